@@ -71,7 +71,7 @@ class Scripted:
 def _whole(message: dict[str, Json]) -> Json:
     reason = "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
-    return {"id": "1", "model": "m", "choices": [choice], "usage": USAGE}
+    return {"id": "1", "model": "m", "choices": [choice], "usage": message.get("usage", USAGE)}
 
 
 def _stream(message: dict[str, Json]) -> bytes:
@@ -85,7 +85,7 @@ def _stream(message: dict[str, Json]) -> bytes:
     chunks = [
         {"id": "1", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
         {"id": "1", "model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
-        {"id": "1", "model": "m", "choices": [], "usage": USAGE},
+        {"id": "1", "model": "m", "choices": [], "usage": message.get("usage", USAGE)},
     ]
     return b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks) + b"data: [DONE]\n\n"
 

@@ -1,15 +1,23 @@
 """After Ctrl-C at any moment, the next command can continue the run."""
 
+import asyncio
+import inspect
 import json
 import signal
 import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from tests.cli.command import Cli, Oracle, RealCli, Started
 from tests.cli.scripted import Answer, Json, Script, call, say
+
+from treadle import Agent
+from treadle.cli.jobs.driving import FollowUp, drive
+from treadle.cli.jobs.execute import CommandLoop
+from treadle.cli.options.common import ViewOptions
 
 TOOLS = '''
 import asyncio
@@ -206,6 +214,24 @@ def test_no_code_of_a_user_that_blocks_is_waited_for(real_cli: RealCli, command:
         process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
+
+
+def test_a_coroutine_that_could_not_begin_is_closed() -> None:
+    with CommandLoop() as work:
+        work.run(asyncio.sleep(0))
+    waiting = asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="closed"):
+        work.run(waiting)
+    assert inspect.getcoroutinestate(waiting) == inspect.CORO_CLOSED
+
+
+def test_before_a_run_is_stored_it_cannot_be_continued(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    agent: Agent = Agent("mock:echo", journal="memory:")
+    assert drive(agent, interrupted, ViewOptions(), "mine", FollowUp(None)) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
 
 
 def test_mock_stops(tmp_path: Path) -> None:

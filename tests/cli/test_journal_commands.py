@@ -61,7 +61,13 @@ def test_runs_of_a_job_are_continued_by_the_command_that_began_it(cli: Cli) -> N
     told = cli("runs", "--journal", "done/runs.db").err
     assert "◐ 1 unfinished; continue with: treadle resume --all --journal done/runs.db" in told
     began = "continue with the command that began it, with --out"
-    assert f"◐ 1 unfinished of an evaluation (treadle eval); {began} {cli.folder}/done\n" in told
+    of_job = f"◐ 1 unfinished of an evaluation (treadle eval); {began} {cli.folder}/done\n"
+    assert of_job in told
+    resumed = cli("resume", "--all", "--journal", "done/runs.db", "--model", "mock:echo", "--json")
+    assert [line["run_id"] for line in resumed.lines] == ["mine"]
+    assert resumed.err == of_job
+    assert cli("resume", "--all", "--journal", "done/runs.db").err == of_job
+    assert cli("resume", "sample", "--journal", "done/runs.db", "--model", "mock:echo", "-q").code == 0
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,10 @@ def test_a_chat_with_a_persona_that_remembers(cli: Cli, script: Script) -> None:
     second = cli("run", "Which drink is my favourite?", *base, "--persona", "ada.yaml", "--user", "bo")
     assert second.code == 0, second
     assert "green tea" in asked[1]["messages"][1]["content"]
+    told = next(line for line in cli("show", "last").out.splitlines() if "Treadle recalled" in line)
+    assert told.startswith("! Treadle recalled: <memory-")
+    assert "green tea" in told
+    assert "green tea" in "".join(cli("show", "last", "--full").out.split("</memory-")[:1])
     other = cli("run", "Which drink is my favourite?", *base, "--persona", "ada.yaml", "--user", "eve")
     assert other.code == 0, other
     assert "green tea" not in asked[2]["messages"][1]["content"]

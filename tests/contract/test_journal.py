@@ -532,6 +532,20 @@ async def test_runs_are_sorted_by_a_figure_and_listed_in_pages(
     assert found == expected
 
 
+async def test_the_time_of_a_run_ends_with_its_turn(journal: Journal) -> None:
+    """Notes and rewards that come later do not lengthen it."""
+    end = e.RunFinished(at=5.0, stop_reason=StopReason.COMPLETED)
+    late = [e.Noted(at=90.0, labels={"seen": "yes"}), e.Rewarded(at=95.0, reward=1.0)]
+    await write(journal, "long", *start(1), replace(end, at=9.0))
+    await write(journal, "noted", *start(1), end, *late)
+    await write(journal, "paused", *start(1), e.RunPaused(at=4.0, reason="closed"), *late)
+    await write(journal, "resumed", *start(1), e.RunPaused(at=4.0, reason="closed"), e.RunResumed(at=20.0))
+    infos = journal.runs(order=RunOrder.DURATION)
+    assert [info.run_id for info in infos] == ["paused", "noted", "long", "resumed"]
+    assert [info.ended_at for info in infos] == [4.0, 5.0, 9.0, None]
+    assert [info.duration_seconds for info in infos] == [3.0, 4.0, 8.0, 19.0]
+
+
 @pytest.fixture
 async def filtered(journal: Journal) -> Journal:
     await write_varied(journal)

@@ -285,6 +285,17 @@ async def test_an_image_may_be_a_link(dialect):
     assert any(text == link.uri for text in strings(elements(body)))
 
 
+@pytest.mark.parametrize(
+    ("dialect", "kind"), [("ollama", "image"), ("openai_chat", "document"), ("openai_chat", "audio")]
+)
+async def test_a_link_that_the_api_cannot_take_is_refused(dialect, kind):
+    link = Artifact(kind, mime_type="audio/wav", uri="https://example.org/a.wav", name="a.wav")
+    with pytest.raises(
+        UnsupportedPartError, match=rf"{dialect} cannot send {kind} 'a.wav'.* as a link: give its"
+    ):
+        await send(WIRES[dialect], [Message(Role.USER, "Look.", parts=(link,))], {})
+
+
 async def test_a_type_that_the_api_does_not_know_is_refused():
     for dialect, mime_type, kind in (
         ("anthropic", "image/tiff", "image"),

@@ -164,11 +164,13 @@ async def test_weights_that_are_loaded(engine, recorder, tmp_path, endpoint, mod
     check(recorder, graph, lost=graph.conservation.thrown_away)
     seen = set()
     for row in graph.trajectories:
+        spans = [(span.start, span.end) for span in row.spans if span.is_trained]
+        asked = [(row.token_ids_T.tolist(), spans)]
+        found = {name: iter(engine.logprobs(asked, folder)[0]) for name, folder in folders.items()}
         for span in [span for span in row.spans if span.is_trained]:
-            asked = [(row.token_ids_T[: span.end].tolist(), [(span.start, span.end)])]
-            found = {name: engine.logprobs(asked, folder)[0] for name, folder in folders.items()}
             for at, name in enumerate(spread(span.weight_versions)):
-                assert found[name][at] == pytest.approx(row.logprobs_T[span.start + at], abs=TOLERANCE)
+                values = {version: next(logprobs) for version, logprobs in found.items()}
+                assert values[name] == pytest.approx(row.logprobs_T[span.start + at], abs=TOLERANCE)
                 seen.add(name)
     assert seen == {"0", "1"}
 

@@ -88,6 +88,10 @@ def test_a_comparison_says_that_the_scorers_were_others(tmp_path: Path) -> None:
     for out, reward in (("a", "tool_use"), ("b", "tool_use"), ("c", "check")):
         assert cli(*given, "--reward", reward, "--out", out).code == 0
     assert cli("eval", "report", "a", "b").err == ""
+    # A scorer that does not count changes no score.
+    again = cli(*given, "--reward", "check", "--reward", "tool_use=0", "--out", "d")
+    assert again.code == 0
+    assert cli("eval", "report", "c", "d").err == ""
     remark = (
         "he two were graded by different scorers, a by tool_use=1, c by check=1, so their difference may be"
     )

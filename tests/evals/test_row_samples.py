@@ -126,3 +126,11 @@ def test_calls_of_unknown_tools_are_told(tmp_path: Path, caplog: pytest.LogCaptu
     assert len(read_answers([str(path)])) == 1
     assert "no model can make the calls of 1 of its rows: line 1: it calls 'look'" in caplog.text
     assert "left out 1 of its rows: line 2: " in caplog.text
+
+
+def test_limits_of_a_loop_are_refused_for_rows_alone(tmp_path: Path) -> None:
+    """Only the next message is asked for, and its calls are not run."""
+    given: dict[str, Any] = {"rows": ["r.jsonl"], "models": ["mock:echo"], "path": tmp_path / "out"}
+    for key in ("max_steps", "max_tool_calls", "parallel_tool_calls", "max_result_chars", "tools"):
+        with pytest.raises(ConfigError, match=rf"agent\.{key}.*; delete it"):
+            asyncio.run(evaluate(agent={key: ["files"] if key == "tools" else 5}, **given))

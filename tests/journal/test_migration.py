@@ -1,7 +1,11 @@
-"""Files of version 1, as revision d0b7ded wrote them, are read, listed and gone on with."""
+"""Files of version 1, as revision d0b7ded wrote them, are read, listed and gone on with; so are journals of the
+version before."""
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +15,7 @@ from treadle.core import events as e
 from treadle.core.errors import UntrustedError
 from treadle.journal.listing import facts_of
 from treadle.journal.run_info import RunFilter
+from treadle.journal.tables.table_rows import RUN_COLUMNS, Query, row_checksum, seed_of
 
 GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))
 
@@ -125,3 +130,56 @@ async def test_what_an_old_process_still_writes_is_found(tmp_path: Path) -> None
             db.execute("INSERT OR REPLACE INTO heads(run, frame) VALUES(1,7)")
         db.close()
         assert journal.runs()[0].events == 3
+
+
+def store_as_before(query: Query) -> None:
+    """Make the rows of `runs` those of a Treadle that does not know `ended_at`."""
+    for key, run_id, *values in query(f"SELECT id, run_id, {', '.join(RUN_COLUMNS[:-2])} FROM runs", ()):
+        checksum = row_checksum(tuple(values), seed_of(run_id))
+        query("UPDATE runs SET checksum=? WHERE id=?", (checksum, key))
+
+
+@contextlib.contextmanager
+def connection(place: str) -> Iterator[Query]:
+    if "://" in place:
+        psycopg = pytest.importorskip("psycopg")
+        with psycopg.connect(place, autocommit=True, options="-c search_path=treadle") as link:
+            yield lambda sql, values: _rows(link.execute(sql.replace("?", "%s"), values))
+    else:
+        with contextlib.closing(sqlite3.connect(place, isolation_level=None)) as db:
+            yield lambda sql, values: _rows(db.execute(sql, values))
+
+
+def _rows(cursor: Any) -> list[tuple[Any, ...]]:
+    return [] if cursor.description is None else cursor.fetchall()
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_runs_of_the_version_before_get_their_ends(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = str(tmp_path / "runs.db") if store == "sqlite" else request.getfixturevalue("postgres_url")
+    ended = [*(e.decode_body(raw) for raw in golden()["plain"])]
+    with open_journal(place) as journal:
+        for run_id in ("noted", "plain"):
+            writer = journal.create(run_id)
+            writer.append(ended)
+            await writer.sync()
+            if run_id == "noted":
+                writer.append([e.Noted(at=ended[-1].at + 1000, remark="seen")])
+            await writer.release()
+            await writer.sync()
+        expected = {info.run_id: info for info in journal.runs()}
+    with connection(place) as query:
+        store_as_before(query)
+        query("ALTER TABLE runs DROP COLUMN ended_at", ())
+        query("PRAGMA user_version=9" if store == "sqlite" else "UPDATE meta SET version=3", ())
+    with open_journal(place) as journal:
+        found = {info.run_id: info for info in journal.runs()}
+        assert found["noted"] == expected["noted"]
+        assert found["plain"].duration_seconds == expected["plain"].duration_seconds
+        assert found["noted"].duration_seconds < 1000
+        with connection(place) as query:  # a process of the version before still writes
+            store_as_before(query)
+        assert {info.status for info in journal.runs()} == {"finished"}
+        assert list(journal.find_faults()) == []

@@ -443,6 +443,30 @@ async def test_a_schema_keeps_what_else_is_configured():
     assert body["output_config"] == {"effort": "low", "format": {"type": "json_schema", "schema": schema}}
 
 
+async def test_bounds_are_checked_here_and_not_sent():
+    """The API answers a schema with bounds by "For 'integer' type, property 'minimum' is not supported"."""
+    whole = {
+        "type": "object",
+        "properties": {
+            "minimum": {"type": "integer", "minimum": 1, "enum": [{"maximum": 2}, 3]},
+            "names": {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": 3},
+            "one": {"anyOf": [{"type": "number", "multipleOf": 2}, {"$ref": "#/$defs/maxLength"}]},
+        },
+        "$defs": {"maxLength": {"type": "string", "maxLength": 9}},
+        "required": ["minimum"],
+        "additionalProperties": False,
+    }
+    _, (body,) = await ask([Reply(answer(TEXT))], Request(QUESTION.messages, (), whole))
+    assert body["output_config"]["format"]["schema"] == whole | {
+        "properties": {
+            "minimum": {"type": "integer", "enum": [{"maximum": 2}, 3]},
+            "names": {"type": "array", "items": {"type": "string"}},
+            "one": {"anyOf": [{"type": "number"}, {"$ref": "#/$defs/maxLength"}]},
+        },
+        "$defs": {"maxLength": {"type": "string"}},
+    }
+
+
 async def test_the_context_length_is_found():
     async with serve([Reply({"type": "model", "id": "claude-x", "max_input_tokens": 200_000})]) as server:
         assert await make(server).find_context_tokens() == 200_000

@@ -14,6 +14,7 @@ from tests.models.server import Reply, serve
 from tests.rollout.test_engines import Engine, sampled_ids
 
 from treadle import Agent, Run, open_journal
+from treadle.core import events as e
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.jobs.attempt import AttemptFailedError, check_ended
 from treadle.journal.run_info import RunFilter
@@ -102,6 +103,56 @@ print(json.dumps({"reward": 0.25}))
         run = Run.load("rollout-1-0", journal)
         assert run.output == "my answer"
         assert run.files["made.txt"] == b"x"
+
+
+def test_a_task_without_a_check_is_graded_by_other_rewards(tmp_path: Path) -> None:
+    tasks, out = tmp_path / "quiz.py", tmp_path / "out"
+    tasks.write_text(
+        "from treadle.tasks import SimpleTask\nQUIZ = [SimpleTask(task_id='sum', input='What is 1 + 1?')]\n"
+    )
+    workers = ProgramWorkers(write(tmp_path / "own", "ask('hi'); print('two')"))
+    rewards = {"final_answer": {"answer": "two"}}
+    given = {"tasks": [f"{tasks}:QUIZ"], "groups": 1, "group_size": 1, "rewards": rewards, "path": out}
+    asyncio.run(Rollouts(model="mock:echo", workers=workers, **given).run())
+    (group,) = read_groups(out, read_stored(out))
+    assert [one.reward for one in group.rollouts] == [1.0]
+
+
+def test_the_calls_of_a_program_are_scored(tmp_path: Path, engine: Engine) -> None:
+    """The run of the program has none itself, so that a broken rule was kept and each reward for calls was 1."""
+    command = write(
+        tmp_path / "own",
+        """
+said = [{"role": "user", "content": os.environ["TREADLE_TASK"]}]
+tool = {"name": "list_files", "description": "Lists files.", "parameters": {"type": "object", "properties": {}}}
+def send(**more):
+    body = {"model": "any", "messages": said, "tools": [{"type": "function", "function": tool}]}
+    head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    request = urllib.request.Request(url, json.dumps(body).encode(), head)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+said += [first := send(), {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "[]"}]
+send()
+said[2]["content"] = "[1]"  # a second branch, which has the first answer too
+send()
+""",
+    )
+    rewards = {"tool_use": 1.0, "policy": {"never": ["list_files"]}}
+    roll(tmp_path / "out", engine, command, groups=1, group_size=1, rewards=rewards)
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        bodies = [event.body for event in journal.read("rollout-1-0")]
+        answers = [
+            event.body.completion.message
+            for info in journal.runs(RunFilter(is_finished=False))
+            for event in journal.read(info.run_id)
+            if isinstance(event.body, e.InferenceCompleted)
+        ]
+    details = {body.name: body.detail for body in bodies if isinstance(body, e.Rewarded)}
+    count = len({call.call_id for answer in answers for call in answer.tool_calls})
+    assert {name: details[name] for name in rewards} == {
+        "tool_use": f"{count} of {count} calls are well-formed and not repeated",
+        "policy": "'list_files' was called, which is forbidden",
+    }
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "null", "true", '"0.5"', "[1]"])

@@ -60,12 +60,11 @@ def test_chances_are_those_of_all_draws() -> None:
 
 
 def test_an_interval_of_independent_samples_is_that_of_wilson() -> None:
-    # With n - 1 in place of n, since the variance is estimated; statsmodels' proportion_confint(6, 20, "wilson")
-    # is [0.1455, 0.5190].
+    # statsmodels' proportion_confint(6, 20, method="wilson")
     found = estimate_mean([[1.0]] * 6 + [[0.0]] * 14)
     assert found is not None
     assert (found.mean, found.tasks, found.samples) == (0.3, 20, 20)
-    assert (found.low, found.high) == (pytest.approx(0.1455, abs=0.01), pytest.approx(0.5190, abs=0.01))
+    assert (found.low, found.high) == (pytest.approx(0.1455, abs=1e-4), pytest.approx(0.5190, abs=1e-4))
 
 
 def test_intervals_at_the_ends_are_no_points() -> None:

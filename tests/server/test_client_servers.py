@@ -13,7 +13,9 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 from openai import AsyncOpenAI
+from tests.server.test_relay import assert_replays
 from tests.server.test_responses import serving
+from tests.server.test_runs import Killed
 
 from treadle import Agent, ConfigError, Run, open_journal
 
@@ -43,6 +45,9 @@ class Behind:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.url = ""
+        self.waits = asyncio.Event()
+        """What a call of `save` waits for."""
+        self.waits.set()
 
     def app(self) -> Any:
         made = MCPServer("sums")
@@ -54,9 +59,10 @@ class Behind:
             return a + b
 
         @made.tool()
-        def save(text: str) -> str:
+        async def save(text: str) -> str:
             """Save a text."""
             self.calls.append(f"save {text}")
+            await self.waits.wait()
             if text == "fail":
                 raise ValueError(f"no room for {SECRET}")
             return "saved"
@@ -136,6 +142,12 @@ async def test_a_server_is_listed_once_and_its_calls_have_its_label(
     assert [item.id for item in read.output] == [item.id for item in first.output]
     kept: Any = first.tools[0]
     assert (kept.server_label, kept.authorization, kept.headers) == ("sums", None, None)
+
+
+async def test_a_run_has_the_servers_of_the_client(client: AsyncOpenAI, behind: Behind) -> None:
+    body = {"model": "echo", "input": ADD, "tools": [sums(behind)], "wait": True}
+    await client.post("/runs", body=body, cast_to=object)
+    assert behind.calls == ["add 1 2"]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -282,3 +294,54 @@ async def test_a_run_whose_client_gave_no_key_can_be_built_elsewhere(
         assert spec is not None
         with pytest.raises(ConfigError, match="may hold a secret"):
             Agent.from_spec(spec)  # the operator wrote the key into the configuration itself
+
+
+@pytest.mark.parametrize("is_background", [False, True])
+async def test_a_kill_ends_what_only_the_client_can_go_on_with(
+    behind: Behind, tmp_path: Path, is_background: bool
+) -> None:
+    """The token is kept nowhere. The client is told so, and can continue the run with it."""
+    (tmp_path / "treadle.toml").write_text(CONFIG.format(url=behind.url, secret=SECRET))
+    killed = Killed(tmp_path)
+    client = AsyncOpenAI(base_url=f"{killed.start()}/v1", api_key="any", max_retries=0)
+    asked: Any = {
+        "model": "echo",
+        "input": f'{ADD.partition("then")[0]}then\ncall save {{"text": "x"}}\nthen\nsay done',
+        "tools": [sums(behind)],
+    }
+    keyed = {"Idempotency-Key": "k1"}
+    behind.waits.clear()
+    try:
+        asking = asyncio.ensure_future(
+            client.responses.create(**asked, background=is_background, extra_headers=keyed)
+        )
+        async with asyncio.timeout(60):
+            while behind.calls != ["add 1 2", "save x"]:
+                await asyncio.sleep(0.01)
+        killed.kill()
+        first = None if not is_background else await asking
+        if first is None:
+            with pytest.raises(openai.APIConnectionError):
+                await asking
+        behind.waits.set()
+        killed.start()
+        lost = await client.responses.create(**asked, background=is_background, extra_headers=keyed)
+        async with asyncio.timeout(60):
+            while lost.status in ("queued", "in_progress"):
+                lost = await client.responses.retrieve(lost.id)
+        assert first is None or lost.id == first.id
+        assert lost.status == "failed"
+        assert "does not keep what the client gave for 'sums'" in lost.error.message
+        assert SECRET not in lost.to_json()
+        assert [item.type for item in lost.output] == ["mcp_list_tools", "mcp_call", "mcp_call"]
+        assert behind.calls == ["add 1 2", "save x"]
+        go_on: Any = {**asked, "input": "go on", "previous_response_id": lost.id}
+        last = await client.responses.create(**go_on)
+        assert (last.status, last.output_text) == ("completed", "done")
+        again = await client.responses.create(**asked)
+        assert (again.status, behind.calls[2:]) == ("completed", ["add 1 2", "save x"])
+        assert last.conversation.id == lost.conversation.id
+    finally:
+        killed.kill()
+    with open_journal(tmp_path / "runs.db") as journal:
+        await assert_replays(journal)

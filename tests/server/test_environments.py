@@ -100,12 +100,26 @@ def test_an_evaluation_takes_the_reward_and_the_metrics_of_the_environment(
     assert done.end.reason == "done"
     (sample,) = done.results.samples
     assert sample.details.score == 1.5
+    assert (sample.details.steps, sample.details.calls) == (2, 0)
     with open_journal(tmp_path / "out" / "runs.db") as journal:
         graded = [event.body for event in journal.read(sample.run_id) if isinstance(event.body, e.Rewarded)]
         for info in journal.runs():
             with pytest.raises(ConfigError, match="such as an environment that plays its tasks itself"):
                 write_recording(journal, info.run_id, tmp_path / "no.run.json", Redaction())
     assert [(body.detail, body.metrics) for body in graded] == [("fine", {"steps": 2.0})]
+
+
+def test_keys_of_the_agent_that_an_environment_ignores_are_refused(tmp_path: Path) -> None:
+    """The environment has tools and a prompt of its own, so that a job with other ones measured nothing of them."""
+    make_set(tmp_path, "ignoring", GOOD)
+    given: dict[str, Any] = {"tasks": ["ignoring"], "agent": {"tools": ["files"], "max_steps": 3}}
+    said = r"agent\.tools.*the environment of the tasks has a loop and tools of its own; delete it"
+    with pytest.raises(ConfigError, match=said):
+        asyncio.run(evaluate(models=["mock:echo"], path=tmp_path / "out", **given))
+    with pytest.raises(ConfigError, match=said):
+        Rollouts(model="mock:echo", path=tmp_path / "out", **given)
+    mixed = {**given, "tasks": ["ignoring", "files:csv_sum-0001"]}
+    Rollouts(model="mock:echo", path=tmp_path / "out", **mixed)
 
 
 @pytest.mark.parametrize("command", [("eval",), ("rollout", "--groups", "1", "--group-size", "1")])

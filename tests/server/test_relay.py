@@ -220,6 +220,27 @@ async def test_a_refused_request_can_be_sent_again(tmp_path: Path, journal: Jour
     await assert_replays(journal)
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "context_length_exceeded", "invalid_request_error"),
+        (429, "provider_error", "invalid_request_error"),
+        (503, "provider_error", "server_error"),
+    ],
+)
+async def test_an_error_has_the_type_of_its_status(
+    tmp_path: Path, journal: Journal, status: int, code: str, kind: str, is_streamed: bool
+) -> None:
+    """As vLLM 0.32 says that a prompt is too long; clients tell their own mistakes from those of the server."""
+    text = "This model's maximum context length is 8 tokens. However, your prompt contains 9 input tokens."
+    failed = Reply({"error": {"message": text if status == 400 else "no", "code": status}}, status)
+    async with relaying(lambda _: failed, tmp_path, journal) as (client, _):
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.chat.completions.create(model="far", messages=HELLO, stream=is_streamed)
+    assert (refused.value.status_code, refused.value.code, refused.value.type) == (status, code, kind)
+
+
 async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path, journal: Journal) -> None:
     said = list(HELLO)
     for number, text in enumerate(("one", "two")):
@@ -454,3 +475,40 @@ async def test_a_request_with_another_form_does_not_repeat_one_that_failed(
         told = await client.chat.completions.create(model="clerk", messages=messages, response_format=form)
         assert json.loads(told.choices[0].message.content or "") == {"n": 2}
     assert sorted([info.turns for info in journal.runs()]) == [1, 2]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_response_that_failed_can_be_continued(
+    is_stream: bool, tmp_path: Path, journal: Journal
+) -> None:
+    """What failed is not tried again, because the client knows that it failed."""
+
+    def reply(received: Received) -> Reply:
+        said = [item["content"] for item in received.json()["messages"]]
+        if said == ["hi"]:
+            return Reply({"error": {"message": "bad"}}, status=400)
+        return (
+            stream(sse(chunk(content="+".join(said)), chunk("stop")))
+            if is_stream
+            else Reply(answer("+".join(said)))
+        )
+
+    async with relaying(reply, tmp_path, journal) as (client, engine):
+        first = await client.responses.create(model="far", input="hi")
+        assert first.status == "failed"
+        asked: Any = {"model": "far", "input": "again", "previous_response_id": first.id}
+        if is_stream:
+            events: list[Any] = [item async for item in await client.responses.create(**asked, stream=True)]
+            second = events[-1].response
+        else:
+            second = await client.responses.create(**asked)
+        assert (second.status, second.output_text) == ("completed", "hi+again")
+        assert (await client.responses.retrieve(first.id)).status == "failed"
+        assert (await client.responses.retrieve(second.id)).output_text == "hi+again"
+        assert len(engine.requests) == 2
+        run = {"agent": None, "model": "far", "input": "hi", "wait": True}
+        made: Any = await client.post("/runs", body=run, cast_to=object)
+        next_turn = {"input": "more", "wait": True}
+        told: Any = await client.post(f"/runs/{made['id']}/turns", body=next_turn, cast_to=object)
+        assert told["output"] == "hi+more"
+    await assert_replays(journal)

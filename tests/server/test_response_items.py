@@ -444,3 +444,32 @@ async def test_only_the_allowed_tools_are_given(tmp_path: Path, journal: Journal
         ):
             with pytest.raises(openai.BadRequestError, match=error):
                 await client.responses.create(model=model, input="x", tools=tools, tool_choice=choice)
+
+
+async def test_an_image_is_sent_however_it_is_given(tmp_path: Path, journal: Journal) -> None:
+    """By its address, as a data URL, and as an upload; in chat completions as in responses."""
+    link, data = "https://example.com/a.png", "data:image/png;base64,aGk="
+    told = [{"type": "image_url", "image_url": {"url": url}} for url in (link, data)]
+    async with talking(tmp_path, journal, *[{"content": "a"}] * 3) as (client, engine):
+        file = await client.files.create(file=("a.png", b"hi", "image/png"), purpose="user_data")
+        parts: Any = [
+            {"type": "input_text", "text": "what is this?"},
+            {"type": "input_image", "image_url": link, "detail": "auto"},
+            {"type": "input_image", "image_url": data, "detail": "auto"},
+            {"type": "input_image", "file_id": file.id, "detail": "auto"},
+        ]
+        made = await client.responses.create(model="far", input=[{"role": "user", "content": parts}])
+        sent = engine.requests[-1].json()["messages"][0]["content"]
+        assert sent == [{"type": "text", "text": "what is this?"}, *told, told[1]]
+        items = await client.responses.input_items.list(made.id)
+        kept: Any = items.data[0]
+        assert [part.image_url for part in kept.content[1:]] == [link, None, None]
+        chat: Any = [{"role": "user", "content": [{"type": "text", "text": "and this?"}, *told]}]
+        await client.chat.completions.create(model="far", messages=chat)
+        assert engine.requests[-1].json()["messages"] == chat
+        document: Any = {"type": "input_file", "file_url": "https://example.com/a.pdf"}
+        with pytest.raises(
+            openai.BadRequestError, match=r"cannot send document \(application/pdf\) as a link"
+        ):
+            await client.responses.create(model="far", input=[{"role": "user", "content": [document]}])
+        assert len(engine.requests) == 2

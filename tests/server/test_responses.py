@@ -34,7 +34,7 @@ ADD: Any = {
     },
     "strict": True,
 }
-IMAGE: Any = {"type": "input_image", "image_url": "http://localhost/a.png"}
+IMAGE: Any = {"type": "input_image", "image_url": "ftp://localhost/a.png"}
 NAP = """
 import asyncio
 
@@ -72,7 +72,9 @@ async def serving(given: Path | Served, journal: Journal) -> AsyncIterator[str]:
     """Serve the agents of a configuration, or what is given, and yield the address."""
     served = load_served(given, None) if isinstance(given, Path) else given
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.ensure_future(serve_api(served, journal, "127.0.0.1", 0, ready.set_result))
+    faults: list[str] = []  # `treadle serve` tells them, and so makes all agents before the first request
+    serve = serve_api(served, journal, "127.0.0.1", 0, ready.set_result, faults.append)
+    task = asyncio.ensure_future(serve)
     try:
         await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
         if task.done():

@@ -161,6 +161,31 @@ def test_the_marks_of_a_data_set_are_not_shown(tmp_path: Path) -> None:
         assert said == "# Title\nWrite."
 
 
+SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+async def test_separate_tests_find_only_the_artifacts_of_the_run(tmp_path: Path, has_own: bool) -> None:
+    """Else an agent could change what its tests use."""
+    script = """
+[ "$(cat out/made.txt)" = made ] && [ ! -e out/old.txt ] && [ ! -e other.txt ] && [ -f /logs/artifacts/x ] &&
+[ "$(cat tool.py)" = TOOL ] && echo 1 > /logs/verifier/reward.txt
+"""
+    parts: dict[str, str | bytes] = {
+        "task.toml": f"artifacts = ['out', {{source = '/app/made.txt'}}]\n{SEPARATE}",
+        DOCKER: "FROM ubuntu\nWORKDIR /app\nCOPY tool.py .\nRUN mkdir out && touch out/old.txt\n",
+        "environment/tool.py": "agent's" if has_own else "good",
+        "tests/test.sh": script.replace("TOOL", "own" if has_own else "good"),
+        "solution/solve.sh": "rm out/old.txt; printf made > out/made.txt; touch other.txt; echo bad > tool.py\n"
+        "touch /logs/artifacts/x",
+    }
+    if has_own:
+        parts["tests/Dockerfile"] = "FROM ubuntu\nWORKDIR /app\nCOPY . /tests/\nCOPY own.py /app/tool.py\n"
+        parts["tests/own.py"] = "own"
+    done = await solve(write(tmp_path, HARBOR, parts))
+    assert done.reward == 1.0, done.events[-1]
+
+
 REFUSALS: dict[str, dict[str, str | bytes]] = {
     "it needs its image: its Dockerfile has `FROM`": {DOCKER: "FROM\nWORKDIR /app\n"},
     "it needs its image: its Dockerfile has `ENV A=\"x`: No closing": {DOCKER: '+ENV A="x\n'},
@@ -172,7 +197,14 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "it needs its image: its Dockerfile has the path '\\$HOME": {DOCKER: "+WORKDIR $HOME/x\n"},
     "its image starts `\\[\"/app/serve.sh": {DOCKER: '+ENTRYPOINT ["/app/serve.sh"]\n'},
     "its agent and its tests work as the users 'me' and 'root'": {"task.toml": '[agent]\nuser = "me"\n'},
-    "its tests run in a container of their own": {"task.toml": '[verifier]\nenvironment_mode = "separate"\n'},
+    "its tests run in a container of their own: it needs its image": {
+        "task.toml": '[verifier.environment]\ndocker_image = "x"\n'
+    },
+    "its artifact '\\.\\./x' has no path": {"task.toml": f"artifacts = ['../x']\n{SEPARATE}"},
+    "its artifact '/app' has exclude or service": {
+        "task.toml": f"artifacts = [{{source = '/app', exclude = ['*.o']}}]\n{SEPARATE}"
+    },
+    "it has files in '/tmp/x', which the sandbox has itself": {"task.toml": f"artifacts = ['/tmp/x']\n{SEPARATE}"},
     "its verifier has collect": {"task.toml": '[[verifier.collect]]\ncommand = "true"\n'},
     "its environment has skills_dir": {"task.toml": '[environment]\nskills_dir = "/skills"\n'},
     "its agent has earlier answers": {"trajectory.json": "{}"},

@@ -388,6 +388,24 @@ def test_a_narrow_page_cuts_no_names_and_shows_the_inspector(
     wait(browser, "!document.querySelector('.inspector')")
 
 
+def test_a_narrow_page_shows_all_views_and_what_is_approved(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['approving']}"), ".ask code", width=390)
+    tabs = "document.querySelector('.runhead + .tabs [role=tablist]')"
+    ends = f"[...{tabs}.children].map(it => it.getBoundingClientRect().right)"
+    assert browser.evaluate(f"Math.max(...{ends}) <= {tabs}.getBoundingClientRect().right")
+    code = "document.querySelector('.ask code')"
+    assert browser.evaluate(f"{code}.scrollWidth <= {code}.clientWidth")
+    assert text_of(browser, ".ask code").endswith('"text":"The report"}')
+    assert "Resume" not in text_of(browser, ".runhead")  # the run goes on by the decision
+
+
+def test_the_inspector_begins_with_what_the_run_may_do(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['approving']}"), ".inspector dl")
+    facts = text_of(browser, ".inspector dl").split("\n")
+    for words in ("scripted", "send_mail", "max_steps", "50", "send_mail: ask", "balanced"):
+        assert words in facts
+
+
 def test_a_run_is_found_by_the_beginning_of_its_id(browser: Chromium, served: ServedJournal) -> None:
     show(browser, served.address("runs"), ".line")
     write(browser, "input[type=search]", served.runs["talk"][:16])

@@ -26,6 +26,7 @@ export interface RunInfo {
   cost_usd: number | null;
   created_at: number;
   updated_at: number;
+  ended_at: number | null;
 }
 
 export interface Listing<T> {

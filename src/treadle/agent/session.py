@@ -20,7 +20,7 @@ from treadle.core.state import Status, clone
 from treadle.core.types import Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
-from treadle.loop.wayout import see_through
+from treadle.loop.wayout import released_on_error, see_through
 from treadle.runs.agent_parts import AgentParts
 from treadle.runs.begin import Beginning, begin, check_message, make_run_id, read_attachments
 from treadle.runs.drive import grade_run, leave, next_queued, open_turn, takes_time, write_back
@@ -72,6 +72,8 @@ class Session(Generic[T_co]):
         """True if the newest turn may not be remembered, because its writing back was stopped."""
         self._outgoing: list[Outgoing[T_co]] = []
         """The messages of this session that were not taken in, or whose senders wait for their turns."""
+        self.has_reopened_turn = False
+        """True if the session was opened again after a turn that had ended with an error, which is open again."""
         self._is_called = False
         """True if a message was taken in that somebody else has sent."""
         self._is_last = False
@@ -390,16 +392,14 @@ class Session(Generic[T_co]):
             state, writer = await reopen(self._agent, run_id, trust=self._given.trust)
         except RunNotFoundError:
             return None
-        try:
+        async with released_on_error(writer):
             if state.started is None or not state.started.is_session:
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
             self._task = self._task or load_task_of(state.started)
+            self.has_reopened_turn = state.has_failed_turn
             driver = await go_on(self._agent, state, writer, self._given, self._task)
             # A process that was killed after the turn may not have remembered it.
             await write_back(self._agent, run_id, driver.state)
-        except BaseException:
-            await see_through(writer.release)
-            raise
         self._is_called = driver.mail.is_waiting
         return await _keep(driver)
 

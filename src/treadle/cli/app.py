@@ -125,7 +125,12 @@ def _show_version(is_wanted: bool) -> None:
 def _treadle(
     is_debug: Annotated[
         bool,
-        typer.Option("--debug", metavar="", envvar="TREADLE_DEBUG", help="Show the traceback of an error."),
+        typer.Option(
+            "--debug",
+            metavar="",
+            envvar="TREADLE_DEBUG",
+            help="Show the tracebacks of errors, also of those of tools.",
+        ),
     ] = False,
     is_version: Annotated[
         bool,
@@ -136,7 +141,12 @@ def _treadle(
 ) -> None:
     """Run tool-using LLM agents whose every run is a durable, replayable, training-ready trajectory."""
     if is_debug:
+        import logging
+
         os.environ["TREADLE_DEBUG"] = "1"
+        logging.getLogger("treadle").setLevel(logging.DEBUG)
+        if logging.lastResort is not None:  # the handler that writes to standard error
+            logging.lastResort.setLevel(logging.DEBUG)
 
 
 @cache

@@ -24,7 +24,9 @@ _SUMMARY_TOKENS = (64, 1_000)
 """The shortest and the longest limit of a summary."""
 _INDEX_SHARE = 0.5
 """The part of the longest summary that the list of results may have."""
-_REFUSED_SHARE, _REFUSED_AGAIN_SHARE = 0.9, 0.5
+_REFUSED_SHARES = 0.9, 0.5, 0.06
+"""The share of a refused prompt that is the room, by how often the turn's prompt was refused before. The last one
+is small, because the turn ends if its prompt is refused once more."""
 
 
 class Measured(Struct, frozen=True):
@@ -70,7 +72,7 @@ def measure(state: State, tokens: int, *, is_refused: bool, spare: Sequence[Tool
     room = find_room(state)
     is_unknown = room is None and not is_refused
     if room is None or is_refused:
-        share = _REFUSED_SHARE if not state.turn.spent.overflows else _REFUSED_AGAIN_SHARE
+        share = _REFUSED_SHARES[min(state.turn.spent.overflows, len(_REFUSED_SHARES) - 1)]
         room = min(int(tokens * share), room or tokens)
     policy = state.policy
     share = 1.0 if policy.compact_at is None else policy.compact_at

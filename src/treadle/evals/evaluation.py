@@ -53,6 +53,7 @@ from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.runs.task import find_tasks, load_task
 from treadle.scoring.expectations import LABEL, Expectation
+from treadle.scoring.grade import read_subject
 from treadle.workers.protocol import Workers
 
 
@@ -148,7 +149,8 @@ class EvaluationWork:
             run = await self._driver.drive(planned, expected)
         except AttemptFailedError as failed:
             return outcome_of(failed)
-        details = describe_sample(run, self._driver.rewards, self._config.solved_at)
+        subject = read_subject(run, task, self._job.journal)
+        details = describe_sample(subject, self._driver.rewards, self._config.solved_at)
         if answer is not None and run.stop_reason is StopReason.MAX_STEPS:
             details = replace(details, stop_reason=StopReason.COMPLETED)  # it is asked for one message only
         if run.run_id != planned.run_id:

@@ -17,7 +17,15 @@ from treadle.core.registry import name_known
 from treadle.core.types import Json
 from treadle.evals.deepfabric_evaluations import map_deepfabric_evaluation
 from treadle.jobs.ledger import PlannedItem
-from treadle.jobs.sections import AttemptSection, ConfigReader, Count, JobName, find_mistakes, tool_checks
+from treadle.jobs.sections import (
+    AttemptSection,
+    ConfigReader,
+    Count,
+    JobName,
+    find_idle_keys,
+    find_mistakes,
+    tool_checks,
+)
 from treadle.jobs.seeded_agents import find_model
 from treadle.models.config.presets import is_oracle
 from treadle.models.config.recipe import load_config
@@ -35,6 +43,10 @@ ROWS = "rows:"
 """How the names of the tasks begin that are steps of a dataset's rows."""
 PROGRAM = "program:"
 """How the names of models begin that the program made."""
+
+
+_OF_LOOPS = frozenset(("max_steps", "max_tool_calls", "parallel_tool_calls", "max_result_chars"))
+"""The keys of the agent that answers of rows have no use for."""
 
 
 class EvaluationConfig(AttemptSection):
@@ -130,7 +142,7 @@ def find_oracles(config: EvaluationConfig) -> list[str]:
 
 
 def find_unsolved(tasks: Iterable[str]) -> list[str]:
-    """Return the tasks of sets with solutions that have none of their own. Raises: `ConfigError`.
+    """Return the tasks that have no reference solution. Raises: `ConfigError`.
 
     Only tasks of sets with a text or a place in their name are loaded; the others of Treadle all have solutions.
     """
@@ -139,7 +151,7 @@ def find_unsolved(tasks: Iterable[str]) -> list[str]:
 
 def _lacks(reference: str) -> bool:
     task = load_task(reference)
-    return isinstance(task, Solvable) and task.find_solver(task.input) is None
+    return not isinstance(task, Solvable) or task.find_solver(task.input) is None
 
 
 def check_reports(reports: Iterable[str]) -> None:
@@ -191,6 +203,10 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
     if config.agent.tools and not config.tasks:
         text = "the answers of rows are asked for with the tools of their rows; delete it"
         problems.append(Problem(("agent", "tools"), text))
+    if not config.tasks:
+        text = "the answers of rows are single messages, whose calls are not run; delete it"
+        problems += [Problem(("agent", name), text) for name in _OF_LOOPS & config.agent.model_fields_set]
+    problems += find_idle_keys(config)
     if config.rows and config.workers != "here":
         problems.append(Problem(("workers",), "the answers of rows are asked for here; write 'here'"))
     checks: dict[KeyPath, Callable[[], object]] = {

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from msgspec import Struct
 
@@ -22,8 +21,8 @@ from treadle.evals.evaluation_folder import (
     cluster_of,
     read_stored,
 )
-from treadle.runs.run import Run
 from treadle.scoring.expectations import find_made_calls
+from treadle.scoring.protocol import Subject
 from treadle.scoring.registry import RewardSpec, mean_reward
 from treadle.scoring.statistics import (
     MeanEstimate,
@@ -42,30 +41,30 @@ _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/.]\w\S*|[-+$€£]?\d[\d
 """What differs between two reasons of the same kind: quoted texts, other than names, paths and numbers."""
 
 
-def describe_sample(run: Run[Any], specs: Sequence[RewardSpec], solved_at: float) -> SampleDetails:
-    """Return the facts of a graded run. Reads its events from the journal."""
+def describe_sample(subject: Subject, specs: Sequence[RewardSpec], solved_at: float) -> SampleDetails:
+    """Return the facts of a graded run."""
+    run, bodies = subject.run, subject.bodies
     names = [spec.name for spec in specs]
     rewards = {name: value for name, value in run.state.turn.rewards.items() if name in names}
-    score, spent = mean_reward(rewards, specs), run.state.turn.spent
+    score = mean_reward(rewards, specs)
     assert run.stop_reason is not None
     reasons: dict[str, str] = {}
     kind: str | None = None
-    bodies = [event.body for event in run.events]
     if score is not None and not reaches(score, solved_at):
         given = {body.name: body.detail or "" for body in bodies if isinstance(body, Rewarded)}
         reasons = {name: given[name] for name in rewards if given.get(name)}
         worst = min(rewards, key=lambda name: rewards[name])
         is_cut = run.stop_reason is not StopReason.COMPLETED and not run.state.is_relayed
         stopped = run.stop_reason if is_cut else None
-        kind = name_failure(stopped, reasons.get(worst, worst), _find_names(run, bodies))
+        kind = name_failure(stopped, reasons.get(worst, worst), _find_names(subject))
     return SampleDetails(
         score=score,
         stop_reason=run.stop_reason,
         scores=rewards,
         reasons=reasons,
         kind=kind,
-        steps=run.steps,
-        calls=spent.tool_calls,
+        steps=subject.steps,
+        calls=len(find_made_calls(bodies)) if subject.conversations else run.state.turn.spent.tool_calls,
         seconds=_find_seconds(bodies),
     )
 
@@ -79,10 +78,10 @@ def _find_seconds(bodies: Sequence[DurableBody]) -> float:
     return round(ended[-1].at - bodies[0].at if worked is None else worked, 3)
 
 
-def _find_names(run: Run[Any], bodies: Sequence[DurableBody]) -> set[str]:
+def _find_names(subject: Subject) -> set[str]:
     """Return the names of tools and of their arguments that the reason of a failure may have."""
-    names = {call.call.name for call in find_made_calls(bodies)}
-    for spec in run.state.tools:
+    names = {call.call.name for call in find_made_calls(subject.bodies)}
+    for spec in subject.tools:
         names |= {spec.name, *spec.parameters.get("properties", {})}
     return names
 
@@ -331,10 +330,11 @@ def find_remarks(one: Results, other: Results, pairs: Sequence[ModelPair]) -> li
     """Return what a reader of the comparison of two evaluations has to know."""
     if not pairs:
         return ["no task has a grade in both evaluations, so they are not compared"]
-    if {*map(repr, one.rewards)} == {*map(repr, other.rewards)}:
+    counted = [[spec for spec in item.rewards if spec.weight] for item in (one, other)]
+    if {*map(repr, counted[0])} == {*map(repr, counted[1])}:
         return []
     first, second = name_apart(one, other)
-    graded = [", ".join([f"{spec.name}={spec.weight:g}" for spec in item.rewards]) for item in (one, other)]
+    graded = [", ".join([f"{spec.name}={spec.weight:g}" for spec in specs]) for specs in counted]
     settings = " with other settings" if graded[0] == graded[1] else ""
     return [
         f"the two were graded by different scorers, {first} by {graded[0]}, {second} by {graded[1]}{settings}, so "

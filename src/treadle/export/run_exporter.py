@@ -13,10 +13,11 @@ from treadle.export import FORMATS, export_rows, load_row
 from treadle.export.exporter import wants_tokens
 from treadle.export.groups import ExportedTokens, Group, GroupBy, find_groups, load_groups
 from treadle.export.row_files import open_group_writer, open_writer
-from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group
+from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, check_same_renderer, encode_group
 from treadle.export.whole import write_whole
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import Journal
+from treadle.trajectory.tokens.trajectories import Trajectory
 
 JOURNAL_FORMAT = "journal"
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
@@ -95,9 +96,14 @@ class RunExporter(Struct):
         shown: AbstractContextManager[Callable[[Group], object]] = nullcontext(
             lambda group: show(encode_group(group, token_format, mask).splitlines())
         )
+        tells_renderer = "tokenizer" in token_format.columns
+        first: Trajectory | None = None
         with shown if out is None else open_group_writer(self.format, out, mask) as put:
             for group in self._load_groups(run_ids, options):
                 try:
+                    if not tells_renderer and (found := _find_trained(group)) is not None:
+                        first = first or found
+                        check_same_renderer(first, found)
                     put(group)
                     self.groups += 1
                 except ExportError as error:
@@ -129,3 +135,9 @@ class RunExporter(Struct):
         trusted = [run_id for run_id in run_ids if self.journal.is_trusted(run_id)]
         bodies = (event.body for run_id in trusted for event in self.journal.read(run_id))
         return make_mask(options.mask, decode=load_decoders(bodies))
+
+
+def _find_trained(group: Group) -> Trajectory | None:
+    """Return the first branch of a group that has sampled tokens."""
+    branches = (item for rollout in group.rollouts for item in rollout.trajectories)
+    return next((item for item in branches if item.sampled_tokens), None)

@@ -110,7 +110,7 @@ def read_branches(group: Group, mask: LossMask, needs: TokenGrade) -> list[Branc
 
     Raises: `ExportError` if a branch is below the grade `needs`, if its arrays are not aligned, if a token is to be
     trained on that was not sampled, if a token to be trained on has no real log probability although the grade is
-    `token_exact`, or if a rollout has no sampled token at all.
+    `token_exact`, if a rollout has no sampled token at all, or if ids of several renderers are to be trained on.
     """
     found: list[Branch] = []
     for index, rollout in enumerate(group.rollouts):
@@ -124,7 +124,24 @@ def read_branches(group: Group, mask: LossMask, needs: TokenGrade) -> list[Branc
         found += made
     if not found:
         raise ExportError(f"group {group.group_id!r} has no rollouts")
+    trained = [branch.trajectory for branch in found if any(branch.loss_T)]
+    for branch in trained:
+        check_same_renderer(trained[0], branch)
     return found
+
+
+def check_same_renderer(one: Trajectory, other: Trajectory) -> None:
+    """Check that equal ids mean the same in two branches. Raises: `ExportError` unless one renderer made both."""
+    if one.tokenizer != other.tokenizer:
+        raise ExportError(
+            f"{_name_ids(one)} and {_name_ids(other)} have ids of different renderers, which one trainer cannot "
+            "use; export them apart, or give a mask that leaves one out"
+        )
+
+
+def _name_ids(item: Trajectory) -> str:
+    models = dict.fromkeys([span.model for span in item.spans if span.model])
+    return f"branch {item.branch} of run {item.run_id!r} ({', '.join(models) or 'an unknown model'})"
 
 
 def read_branch(

@@ -63,6 +63,16 @@ class LoopThread:
             return await coroutine
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, there))
 
+    def start(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run the coroutine that `work` makes in the loop if that is running, and do not wait for it.
+
+        This takes no lock, so that a finalizer may call it.
+        """
+        loop = self._loop
+        if loop is not None and loop.is_running():
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(lambda: loop.create_task(work()))
+
     def forget(self) -> None:
         """Drop the loop in a forked child, which does not have its thread."""
         self._loop = None

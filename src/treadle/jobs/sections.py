@@ -6,6 +6,7 @@ Field docstrings are the descriptions in the published JSON Schemas.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from select import select
@@ -24,6 +25,7 @@ from treadle.core.types import Json
 from treadle.journal.named_files import explain_unread
 from treadle.models.config.described import Described
 from treadle.runs.retries import RetryPolicy
+from treadle.runs.task import Task, find_environment, find_tasks, load_task, split_reference
 from treadle.tools.resolve import check_part
 
 Count = Annotated[int, Field(ge=1)]
@@ -38,7 +40,9 @@ class ConfigSection(Described, BaseModel):
 
 
 class AgentSection(ConfigSection):
-    """The agent. A task brings its own instructions and tools."""
+    """The agent. A task brings its own instructions and tools. For tasks with an environment of their own, as those
+    of verifiers, Inspect and OpenEnv, only `max_steps`, `max_tokens` and `deadline_seconds` hold; if there are no
+    other tasks, other keys are errors."""
 
     instructions: str | None = None
     """The system message; it replaces the system message of the task."""
@@ -131,6 +135,26 @@ class AttemptSection(ConfigSection):
     """The folder with the state of the work, which is `--out` on the command line; the same folder continues it."""
     journal: str | None = None
     """The journal of the runs: a path, or the address of a store. Default: `runs.db` in the folder."""
+
+
+PROGRAM_LIMITS = frozenset(("max_steps", "max_tokens", "deadline_seconds"))
+"""The keys of the agent that hold for programs and environments, which have loops and tools of their own."""
+
+
+def first_tasks(references: Iterable[str]) -> list[Task]:
+    """Return the first task of each set, which says what all tasks of the set need. Raises: `ConfigError`."""
+    first = {split_reference(reference)[0]: reference for reference in references}.values()
+    return [load_task(find_tasks([reference])[0]) for reference in first]
+
+
+def find_idle_keys(config: AttemptSection) -> list[Problem]:
+    """Return the keys of the agent that were given for nothing, because all tasks come with an environment."""
+    idle = sorted(config.agent.model_fields_set - PROGRAM_LIMITS)
+    with suppress(ConfigError):  # the tasks themselves are checked elsewhere
+        if idle and config.tasks and all(map(find_environment, first_tasks(config.tasks))):
+            text = "the environment of the tasks has a loop and tools of its own; delete it"
+            return [Problem(("agent", name), text) for name in idle]
+    return []
 
 
 C = TypeVar("C", bound=ConfigSection)

@@ -14,11 +14,11 @@ from treadle.journal.protocol import Journal
 from treadle.loop.listener import Hook
 from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.config.presets import is_oracle
-from treadle.models.config.probe import check_vocabulary, find_token_settings, settings_of
+from treadle.models.config.probe import find_token_settings, settings_of
 from treadle.models.config.recipe import Config as ModelFile
 from treadle.models.config.recipe import JobUse, load_config
 from treadle.models.config.tables import ModelTable
-from treadle.models.protocol import Model
+from treadle.models.protocol import Model, check_vocabulary
 from treadle.models.tokens.weights import Weights
 from treadle.runs.task import Task
 from treadle.tools.user_code import FirstFailures
@@ -56,6 +56,7 @@ class SeededAgents:
         self._settings = settings
         self._policy = replace(settings.policy(), charges_lost=False)
         self._failures = FirstFailures()
+        self._has_checked_ids = False
         self._hooks = tuple(hooks)
         self._wrap = wrap
         self._weights = weights
@@ -70,6 +71,7 @@ class SeededAgents:
         """
         if isinstance(self._make_model, ConfiguredModel):
             await self._make_model.ask_for_tokens()
+            self._has_checked_ids = True
 
     def make(
         self,
@@ -92,6 +94,7 @@ class SeededAgents:
             hooks=self._hooks,
         )
         agent.failures = self._failures
+        agent.kit.has_checked_ids |= self._has_checked_ids
         agent.vary = partial(self._make, task, seed)
         return agent
 

@@ -37,6 +37,7 @@ class Facts(TurnFold, kw_only=True, gc=False):
     input: str | None = None
     is_session: bool = False
     reward: float | None = None
+    ended_at: float | None = None
 
     events: int = 0
     updated_at: float = 0.0
@@ -146,7 +147,7 @@ def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
     count = facts.turns + (not body.message.is_own)
     TURN_CHANGES[e.TurnStarted](facts, body)
     facts.turns = count
-    facts.reward = None
+    facts.reward = facts.ended_at = None
     if facts.input is None:
         facts.input = body.message.content[:_SHOWN_CHARS]
     if body.recalled is not None:
@@ -219,13 +220,14 @@ def _on_run_finished(facts: Facts, body: e.RunFinished) -> bool:
 
 def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
     TURN_CHANGES[type(body)](facts, body)
+    facts.ended_at = body.at
     facts.error = None if body.error is None else body.error[:_SHOWN_CHARS]
     facts.fault = None if body.fault is None else str(body.fault)
     return True
 
 
 def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
-    facts.status, facts.stop_reason = _PAUSED, body.reason
+    facts.status, facts.stop_reason, facts.ended_at = _PAUSED, body.reason, body.at
     TURN_CHANGES[type(body)](facts, body)
     return True
 
@@ -234,7 +236,7 @@ def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
     if body.agent is not None:
         facts.model = body.agent.model.name or None
     TURN_CHANGES[type(body)](facts, body)
-    facts.status, facts.stop_reason = _RUNNING, None
+    facts.status, facts.stop_reason, facts.ended_at = _RUNNING, None, None
     return True
 
 

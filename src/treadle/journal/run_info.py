@@ -73,6 +73,17 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The time of the first event, in seconds since the epoch."""
     updated_at: float = 0.0
     """The time of the newest event, in seconds since the epoch."""
+    ended_at: float | None = None
+    """The time at which the newest turn ended or was paused, in seconds since the epoch. `None` if it goes on, or
+    if an older Treadle wrote the run and nothing came after its end."""
+
+    @property
+    def duration_seconds(self) -> float:
+        """The time from the first event to the end of the newest turn, without notes and rewards that came later.
+
+        While the turn goes on, the time until the newest event.
+        """
+        return (self.updated_at if self.ended_at is None else self.ended_at) - self.created_at
 
     @property
     def title(self) -> str:
@@ -149,7 +160,7 @@ class RunOrder(StrEnum):
     """The figures that a list of runs is sorted by."""
 
     DURATION = "duration"
-    """The time from the first event to the newest one."""
+    """See `RunInfo.duration_seconds`."""
     COST = "cost"
     """The cost in US dollars. Runs whose cost is unknown are the least."""
     TOKENS = "tokens"
@@ -160,7 +171,7 @@ class RunOrder(StrEnum):
         if self is RunOrder.COST:
             return -1.0 if info.cost_usd is None else info.cost_usd
         is_time = self is RunOrder.DURATION
-        return info.updated_at - info.created_at if is_time else info.input_tokens + info.output_tokens
+        return info.duration_seconds if is_time else info.input_tokens + info.output_tokens
 
 
 EQUAL_FIELDS = (

@@ -1,8 +1,11 @@
 """Work that must be finished when a run is left, even if the caller is cancelled, any number of times."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
+
+from treadle.journal.protocol import RunWriter
 
 _TRIES = 8
 """How often a step is started if its own task is cancelled, as an event loop does with every task at shutdown."""
@@ -49,3 +52,13 @@ async def _do(
         return None, cancelled
     finally:
         cancelled = None
+
+
+@contextlib.asynccontextmanager
+async def released_on_error(writer: RunWriter) -> AsyncIterator[None]:
+    """Release a run if the `async with` block raises, so that others can drive it."""
+    try:
+        yield
+    except BaseException:
+        await see_through(writer.release)
+        raise

@@ -138,6 +138,28 @@ def has_price(model: Model) -> bool:
     return bool(getattr(model, "has_price", True))
 
 
+async def check_vocabulary(model: Model) -> None:
+    """Check that the model's server reads token ids as its renderer means them; see `TokenModel.check_vocabulary`.
+
+    Raises: `ConfigError` if it does not; `TransportError`.
+    """
+    check = getattr(innermost(model), "check_vocabulary", None)
+    if check is not None:
+        await check()
+
+
+def fingerprints_of(model: Model) -> frozenset[str | None]:
+    """Return the fingerprints of the renderers that make the prompts of `model`, of which there may be several.
+
+    `None` among them: a server makes the ids.
+    """
+    found = innermost(model)
+    models: Sequence[Model] = getattr(found, "models", ())
+    if models:
+        return frozenset().union(*map(fingerprints_of, models))
+    return frozenset([getattr(getattr(found, "renderer", None), "fingerprint", None)])
+
+
 def estimate_cost_usd(model: Model, usage: Usage) -> float | None:
     """Return what `usage` would cost in US dollars, as the model's method `estimate_cost_usd` says; `None` if
     the model has no such method, or if the method does not know."""

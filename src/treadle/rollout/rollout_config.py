@@ -18,6 +18,7 @@ from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.places import KeyPath, Problem
 from treadle.jobs.ledger import JobCounts, LedgerEntry, PlannedItem
 from treadle.jobs.sections import (
+    PROGRAM_LIMITS,
     AttemptSection,
     ConfigReader,
     ConfigSection,
@@ -25,7 +26,9 @@ from treadle.jobs.sections import (
     JobName,
     Number,
     Share,
+    find_idle_keys,
     find_mistakes,
+    first_tasks,
     tool_checks,
 )
 from treadle.jobs.seeded_agents import find_model
@@ -41,7 +44,6 @@ from treadle.trajectory.tokens.masks import make_mask
 from treadle.trajectory.tokens.trajectories import Decode
 from treadle.workers.registry import check_workers
 
-PROGRAM_LIMITS = frozenset(("max_steps", "max_tokens", "deadline_seconds"))
 """The keys of the agent that hold for a program too."""
 
 
@@ -206,7 +208,7 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
         )
     problems += _find_idle(config)
     checks: dict[KeyPath, Callable[[], object]] = {
-        ("tasks",): lambda: find_tasks(config.tasks),
+        ("tasks",): partial(_check_tasks, config),
         ("sinks",): lambda: make_sinks(config.sinks, group_size=config.unit_size),
         ("loss",): lambda: make_mask(config.loss),
         ("rewards",): lambda: make_scorers(read_rewards(config.rewards)),
@@ -232,7 +234,7 @@ def _find_idle(config: RolloutConfig) -> list[Problem]:
         text = "it is about what sinks train on, and there are none; give sinks (--sink), or delete it"
         problems.append(Problem(("loss",), text))
     if config.command is None:
-        return problems
+        return problems + find_idle_keys(config)
     idle = [
         name for name, is_given in (("workers", config.workers != "here"), ("tree", config.tree)) if is_given
     ]
@@ -240,6 +242,21 @@ def _find_idle(config: RolloutConfig) -> list[Problem]:
     for name in sorted(config.agent.model_fields_set - PROGRAM_LIMITS):
         problems.append(Problem(("agent", name), "a command has a loop of its own; delete it"))
     return problems
+
+
+def _check_tasks(config: RolloutConfig) -> None:
+    """Raise a `ConfigError` if the tasks do not exist, or if the command cannot work on them."""
+    find_tasks(config.tasks)
+    for task in first_tasks(config.tasks) if config.command else ():
+        for name, what in (
+            ("reply", "has a simulated user"),
+            ("check_transcript", "grades the calls of its tools"),
+        ):
+            if hasattr(task, name):
+                raise ConfigError(
+                    f"the task set {task.task_set!r} {what}, which a command does not get; give other tasks, or "
+                    "delete 'command'"
+                )
 
 
 def _check_held_out(trained: Sequence[str], held_out: Sequence[str]) -> None:

@@ -3,14 +3,17 @@
 A run that comes from elsewhere names such parts: what using it would do here, and whether the user allows it.
 """
 
+import asyncio
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import msgspec
 
-from treadle.core.errors import ConfigError, UntrustedError
+from treadle.core.errors import ConfigError, TransportError, UntrustedError
 from treadle.core.policy import Policy
 from treadle.core.registry import name_known
 from treadle.core.spec import AgentSpec, PartSpec
@@ -18,7 +21,7 @@ from treadle.core.state import State
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.listener import Hooks
-from treadle.models.protocol import Model, can_call_tools, output_mode_of
+from treadle.models.protocol import Model, can_call_tools, check_vocabulary, innermost, output_mode_of
 from treadle.runs.options import Files, Instructions
 from treadle.runs.run import TEXT, AnswerType, Run
 from treadle.runs.task import Task
@@ -62,6 +65,7 @@ class AgentParts(Protocol):
 
 AGENT = "agent:"
 """The beginning of the names of the parts that describe agents as tools."""
+_CHECK_SECONDS = 3.0
 _MAX_BOXES = 64
 """How many toolboxes an agent keeps besides its own. The oldest is dropped, and made again if it is needed."""
 
@@ -131,13 +135,24 @@ class Toolboxes:
             item for item in found if {tool.spec.name for tool in item.tools()} <= self.own.tools.keys()
         ]
         """The toolsets whose tools may change, and of which the agent has all tools."""
+        given = [id(part) for item in self.given for part in (item, getattr(item, "toolset", None))]
+        for toolset in found:
+            if id(toolset) not in given:  # it was given by name, so that nothing else can close it
+                self.own_toolset(toolset)
         self._has_given = len(self.own.tools) > len(self._extra)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
         self._known_window: tuple[int, str] | None = None
         self._has_looked = False
         """True if the model's window was looked up."""
+        self.has_checked_ids = not hasattr(innermost(model), "check_vocabulary")
+        """False as long as the model's server may read token ids in another way than its renderer means them."""
         self._newest_window: tuple[Policy, Window | None] | None = None
         """The newest policy of a run, and the window of its context."""
+
+    def own_toolset(self, toolset: Any) -> None:
+        """End the connections of a toolset once neither the agent nor a run of it uses them."""
+        if callable(leave := getattr(toolset, "leave", None)):
+            weakref.finalize(self, leave).atexit = False
 
     async def renew(self) -> None:
         """Take over the tools of toolsets that have changed. If they cannot be used beside the other tools, the old
@@ -191,6 +206,14 @@ class Toolboxes:
         window = make_window(self._known_window, self._model, policy)
         self._newest_window = policy, window
         return window
+
+    async def check_ids(self) -> None:
+        """Check that the model's server reads token ids as its renderer means them. The next run asks again if the
+        server does not answer. Raises: `ConfigError` for the renderer of another model."""
+        with suppress(TransportError, TimeoutError):
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await check_vocabulary(self._model)
+            self.has_checked_ids = True
 
     def names_for(self, task: Task | None) -> tuple[str, ...]:
         """Return the names of the toolsets that a task adds: none if the agent has tools of its own."""

@@ -234,12 +234,20 @@ def _make_inference(agent: AgentParts) -> Inference:
 
 
 def warm_up(agent: AgentParts) -> Awaitable[None]:
-    """Prepare what a router needs, if the agent's model has one: how fast models answered in earlier runs, and the
-    tables of prices and windows."""
-    return DONE if getattr(agent.model, "tiers", None) is None else _warm_up(agent)
+    """Check the model's renderer, and prepare what a router needs, if the agent's model has one: how fast models
+    answered in earlier runs, and the tables of prices and windows.
+
+    Raises: `ConfigError` for the renderer of another model.
+    """
+    is_ready = agent.kit.has_checked_ids and getattr(agent.model, "tiers", None) is None
+    return DONE if is_ready else _warm_up(agent)
 
 
 async def _warm_up(agent: AgentParts) -> None:
+    if not agent.kit.has_checked_ids:
+        await agent.kit.check_ids()
+    if getattr(agent.model, "tiers", None) is None:
+        return
     from treadle.models.wrappers.tiered import TieredModel
     from treadle.routing import LATENCIES, facts_of
 

@@ -2,6 +2,7 @@
 forks: runs that begin with a copy of the events of another."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +13,14 @@ from treadle.core.asking import Answerable
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
 from treadle.core.lineage import Parent
+from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Message, Role, StopReason, ToolErrorKind, ToolResult
 from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.results import read_call, to_decided
 from treadle.loop.driver import Driver
-from treadle.loop.wayout import see_through
+from treadle.loop.wayout import released_on_error, see_through
+from treadle.models.protocol import fingerprints_of
 from treadle.runs.agent_parts import AgentParts, require_trust
 from treadle.runs.begin import make_run_id
 from treadle.runs.drive import (
@@ -54,7 +57,7 @@ async def continue_run(
 ) -> Run[Any]:
     """Continue a run in `state`, whose lease `writer` holds. The lease is released in any case."""
     given_options, run_id = options or {}, writer.run_id
-    try:
+    async with released_on_error(writer):
         decided = _read_decisions(
             state, given_options.get("answers"), given_options.get("approvals"), agent.kit.own.tools
         )
@@ -67,9 +70,6 @@ async def continue_run(
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
         driver.put(*decided)
-    except BaseException:
-        await see_through(writer.release)
-        raise
     return await drive(agent, driver, task, given, answers_queued=True)
 
 
@@ -81,13 +81,10 @@ async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State,
     journal = agent.journal
     await asyncio.to_thread(require_trust, journal, run_id, agent.spec, trust=trust)
     writer = await journal.acquire(run_id)
-    try:
+    async with released_on_error(writer):
         state = (await asyncio.to_thread(Run.load, run_id, journal)).state
         await agent.hooks.catch_up(run_id, lambda: journal.scan(run_id))
         return state, writer
-    except BaseException:
-        await see_through(writer.release)
-        raise
 
 
 async def go_on(
@@ -111,8 +108,33 @@ async def go_on(
     terms = Terms(task, output, policy, await agent.kit.window(policy))
     driver = make_driver(agent, state, writer, sandbox, given, terms)
     if state.status is not Status.FINISHED or state.ending.stop_reason is StopReason.ERROR:
+        _tell_other_ids(agent, state, state.agent, writer.run_id)
         driver.put(resumed(agent, driver, terms, renews_instructions=given.renews_instructions))
     return driver
+
+
+def _tell_other_ids(agent: AgentParts, state: State, before: AgentSpec | None, run_id: str) -> None:
+    """Warn if the exact ids of a run cannot be continued, because the agent's model makes its prompts of others.
+    `before` is the agent that drove the run."""
+    prior, known = state.shown.prior, fingerprints_of(agent.model)
+    if prior is None or not prior.messages or prior.tokenizer in known:
+        return
+    logging.getLogger("treadle").warning(
+        "run %r has the token ids of %s, which %s cannot continue: its prompts are made anew from the messages, "
+        "and its answers are another branch of the trajectory",
+        run_id,
+        "another model" if before is None else _name_model(before.model, prior.tokenizer),
+        _name_model(agent.spec.model, *known),
+    )
+
+
+def _name_model(part: PartSpec, *fingerprints: str | None) -> str:
+    renderer = (part.settings or {}).get("renderer")
+    if renderer is None and None not in fingerprints:
+        return repr(part.name)
+    return f"{part.name!r} " + (
+        "without a renderer" if renderer is None else f"with the renderer {renderer!r}"
+    )
 
 
 def resume_turn(
@@ -169,14 +191,11 @@ async def hand_over(
     Raises: as `reopen` does.
     """
     state, writer = await reopen(agent, run_id, trust=given.trust)
-    try:
+    async with released_on_error(writer):
         driver = await go_on(agent, state, writer, given, task)
         if message is not None:
             driver.put(await open_turn(agent, driver, message))
         await driver.leave()
-    except BaseException:
-        await see_through(writer.release)
-        raise
     return driver.state
 
 
@@ -224,6 +243,9 @@ async def fork_run(
     window = await agent.kit.window(head.spec.policy)
     await warm_up(agent)
     writer = agent.journal.create(options.get("new_run_id") or make_run_id())
+    resumes = [event.body for event in events[:at] if isinstance(event.body, e.RunResumed)]
+    agents = [started.spec, *[body.agent for body in resumes if body.agent is not None]]
+    _tell_other_ids(agent, state, agents[-1], writer.run_id)
     terms = Terms(task, head.output, head.spec.policy, window)
     driver = make_driver(agent, State(), writer, sandbox, given, terms)
     driver.put(head)

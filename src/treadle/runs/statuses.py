@@ -74,8 +74,8 @@ def iterate_runs(
     return islice(found, limit)
 
 
-def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
-    """Return the ids of the runs that no process drives and that can be resumed, the oldest first.
+def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[RunInfo]:
+    """Return the runs that no process drives and that can be resumed, the oldest first.
 
     The runs of agents that other runs called are left out, because they are resumed together with those. With
     `has_failed`, the runs that ended with an error are included. Damaged runs are always included.
@@ -89,7 +89,7 @@ def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
         for info in _read_pages(journal, condition, None, newest_first=False)
         if status_of(info) in ("unfinished", "finished", DAMAGED) and CALLER not in info.labels
     ]
-    return [info.run_id for info in sorted(found, key=lambda info: info.created_at)]
+    return sorted(found, key=lambda info: info.created_at)
 
 
 def _read_pages(

@@ -293,7 +293,7 @@ class AskingScorer:
         was. Calls of one step do not wait for each other."""
         place = next(place for place, body in enumerate(subject.bodies) if body is first)
         step = sum([isinstance(body, InferenceCompleted) for body in subject.bodies[:place]])
-        acting = {spec.name for spec in subject.run.state.tools if spec.effect is not Effect.PURE}
+        acting = {spec.name for spec in subject.tools if spec.effect is not Effect.PURE}
         asking = {body.call_id for body in subject.bodies if isinstance(body, QuestionAsked)}
         return next(
             (

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
@@ -77,24 +78,25 @@ class CallMade(Struct, frozen=True):
 def find_made_calls(bodies: Iterable[DurableBody]) -> list[CallMade]:
     """Return the calls of the model in order, without those that tools made and those of answers that were thrown
     away."""
-    bodies = list(bodies)
-    results = {
-        body.call_id: body.result
-        for body in bodies
-        if isinstance(body, ToolCompleted) and body.parent_call_id is None
-    }
-    found, step = [], 0
+    found: list[CallMade] = []
+    places: dict[str, int] = {}
+    step = 0
     for body in bodies:
         if isinstance(body, InferenceCompleted):
             step += 1
-            calls = body.completion.message.tool_calls
-            found += [CallMade(call, step, results.get(call.call_id)) for call in calls]
+            for call in body.completion.message.tool_calls:
+                places[call.call_id] = len(found)
+                found.append(CallMade(call, step, None))
+        elif isinstance(body, ToolCompleted) and body.parent_call_id is None and body.call_id in places:
+            # Two conversations of a program may have the same ids.
+            at = places.pop(body.call_id)
+            found[at] = replace(found[at], result=body.result)
     return found
 
 
 def schemas_of(subject: Subject) -> dict[str, Mapping[str, Any]]:
     """Return the schemas of the parameters of the run's tools, by name."""
-    return {spec.name: spec.parameters for spec in subject.run.state.tools}
+    return {spec.name: spec.parameters for spec in subject.tools}
 
 
 class NamedTools:
@@ -106,7 +108,7 @@ class NamedTools:
 
     def check(self, subject: Subject) -> None:
         """Warn once of each name that is not that of a tool of the run and similar to one."""
-        tools = [spec.name for spec in subject.run.state.tools]
+        tools = [spec.name for spec in subject.tools]
         for name in sorted(self._unseen.difference(tools)):
             if hint := did_you_mean(name, tools, cutoff=0.75):
                 self._unseen.discard(name)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,7 +17,7 @@ from treadle.runs.agent_parts import settle_trust
 from treadle.runs.recording import record
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
-from treadle.runs.task import keep_finite
+from treadle.runs.task import Task, keep_finite
 from treadle.scoring.protocol import Score, Scorer, Subject
 from treadle.tools.user_code import blame, place_of
 
@@ -45,7 +46,6 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
     nothing is recorded; `RunNotFoundError`; `LeaseHeldError`; `UntrustedError` if the run comes from elsewhere,
     unless `trust` is true.
     """
-    bodies = [event.body for event in await asyncio.to_thread(journal.read, run_id)]
     run = await asyncio.to_thread(Run.load, run_id, journal)
     _check_gradable(run)
     started = run.state.started
@@ -53,7 +53,7 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
     if ref is not None and not await asyncio.to_thread(settle_trust, journal, run_id, trust=trust):
         demand = f"load the task set {ref.task_set!r} and use its check"
         raise UntrustedError(f"run {run_id!r}", (demand,))
-    subject = Subject(run, load_task_of(started), bodies, journal)
+    subject = await asyncio.to_thread(read_subject, run, load_task_of(started), journal)
     scores: dict[str, Score] = {}
     for scorer in scorers:
         try:
@@ -71,7 +71,9 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
                 )
             scores[scorer.name] = score
     known = {
-        body.name: (body.reward, body.detail, body.metrics) for body in bodies if isinstance(body, e.Rewarded)
+        body.name: (body.reward, body.detail, body.metrics)
+        for body in subject.bodies
+        if isinstance(body, e.Rewarded)
     }
     changed = {
         name: item
@@ -87,6 +89,23 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
         details={name: item.detail for name, item in scores.items()},
         changed=tuple(changed),
     )
+
+
+def read_subject(run: Run[Any], task: Task | None, journal: Journal) -> Subject:
+    """Return a finished run as scorers get it. Blocks."""
+    found: list[e.DurableBody] = []
+    conversations: list[Run[Any]] = []
+    for body in [event.body for event in run.events]:
+        run_ids = body.completion.run_ids if isinstance(body, e.InferenceCompleted) else ()
+        loaded = [Run.load(run_id, journal) for run_id in run_ids]
+        conversations += loaded
+        for conversation in loaded:
+            begun = conversation.state.started
+            copied = 1 if begun is None or begun.parent is None else begun.parent.seq
+            found += [event.body for event in conversation.events if event.seq > copied]
+        if not loaded:
+            found.append(body)
+    return Subject(run, task, found, journal, tuple(conversations))
 
 
 def _check_gradable(run: Run[object]) -> None:

@@ -162,7 +162,7 @@ class EfficiencyScorer:
             return Score(0.0, "the task was not solved")
         tokens = run.usage.input_tokens + run.usage.output_tokens
         pairs: dict[str, tuple[float | None, float | None]] = {
-            "steps": (reference.steps, run.steps),
+            "steps": (reference.steps, subject.steps),
             "tokens": (reference.tokens, tokens),
             "cost": (_find_cost(reference, run, tokens), run.cost_usd),
             "seconds": (reference.seconds, run.state.work_seconds),
@@ -175,7 +175,9 @@ class EfficiencyScorer:
         if not metrics:
             return None
         return Score(
-            fmean(metrics.values()), f"it took {run.steps} steps, and {reference.steps} are enough", metrics
+            fmean(metrics.values()),
+            f"it took {subject.steps} steps, and {reference.steps} are enough",
+            metrics,
         )
 
 

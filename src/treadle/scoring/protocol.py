@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from treadle.core.events import DurableBody
+from treadle.core.events import DurableBody, InferenceCompleted
+from treadle.core.types import Message, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
 from treadle.runs.task import Task
@@ -18,9 +19,28 @@ class Subject(Struct, frozen=True):
     task: Task | None
     """The run's task; `None` if the run was given only a text."""
     bodies: Sequence[DurableBody]
-    """The run's events."""
+    """The run's events. If a program was the agent, those of its conversations are in the place of its answer."""
     journal: Journal
     """The journal of the run."""
+    conversations: tuple[Run[Any], ...] = ()
+    """The runs with the conversations of the program that was the agent; empty for other runs."""
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model had."""
+        return tuple([spec for run in self.conversations or (self.run,) for spec in run.state.tools])
+
+    @property
+    def messages(self) -> list[Message]:
+        """The transcript; with a program, those of its conversations, one after another."""
+        return [message for run in self.conversations or (self.run,) for message in run.messages]
+
+    @property
+    def steps(self) -> int:
+        """The number of answers of the model."""
+        if not self.conversations:
+            return self.run.steps
+        return sum([isinstance(body, InferenceCompleted) for body in self.bodies])
 
 
 class Score(Struct, frozen=True):

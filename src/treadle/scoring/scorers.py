@@ -92,7 +92,7 @@ class ToolUseScorer:
         if not calls:
             return Score(1.0, "no tool was called")
         kinds = {one.call.call_id: one.result.error_kind for one in made if one.result is not None}
-        effects = {spec.name: spec.effect for spec in subject.run.state.tools}
+        effects = {spec.name: spec.effect for spec in subject.tools}
         malformed = [call for call in calls if kinds.get(call.call_id) in _MALFORMED]
         repeated = [call for call in _repeats(calls, effects) if kinds.get(call.call_id) not in _MALFORMED]
         good = len(calls) - len(malformed) - len(repeated)
@@ -253,7 +253,7 @@ class JudgeScorer:
         return Score(found.score, found.reason)
 
     def _write(self, subject: Subject) -> str:
-        said = msgspec.json.encode(write_messages(subject.run.messages)).decode()
+        said = msgspec.json.encode(write_messages(subject.messages)).decode()
         return f"The rubric:\n{self._rubric}\n\nThe conversation:\n{fence('conversation', said)}"
 
 

@@ -21,6 +21,9 @@ _EXACT_TASKS = 13
 """Up to so many tasks whose scores differ, all changes of signs are tried."""
 _LEAST_FREEDOM = 0.5
 """The least number of degrees of freedom, of clusters of which one is much larger than the others."""
+_BINARY_FREEDOM = 8
+"""How many times as many degrees of freedom clusters of samples that are 0 or 1 have: chosen so that intervals of 5
+to 200 tasks have the true mean in 93 to 97 of 100 cases."""
 _LEAST_TASKS = 6
 """With fewer tasks, no differences are significant at the usual level."""
 _FLIPS = 5000
@@ -86,10 +89,12 @@ def estimate_mean(scores_by_task: Sequence[Sequence[float]], level: float = LEVE
     mixed = (variance * weight + spread * half_dependent) / (weight + 1)
     worth = mean * (1 - mean) / mixed if mixed > _ROUNDING**2 else 1 / half_dependent
     quantile = NormalDist().inv_cdf((1 + level) / 2)
-    # The fewer clusters, the less is known about the variance; that of independent samples that are 0 or 1 follows
-    # from their mean.
-    if not is_binary or samples > tasks:
-        quantile = student_quantile((1 + level) / 2, (3 if is_binary else 1) * freedom)
+    # The variance of independent samples that are 0 or 1 follows from their mean. Else it is estimated from the
+    # clusters; of samples that are 0 or 1, a part follows from the means of the clusters.
+    if is_binary and samples == tasks:
+        worth = samples
+    else:
+        quantile = student_quantile((1 + level) / 2, (_BINARY_FREEDOM if is_binary else 1) * freedom)
     low, high = _wilson(mean, worth, quantile)
     return MeanEstimate(mean, low, high, tasks, samples)
 

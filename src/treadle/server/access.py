@@ -279,6 +279,11 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+def kind_of(status: int) -> str:
+    """Return the type of errors with this status."""
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
     """Send a whole response."""
     encoded = msgspec.json.encode(body)

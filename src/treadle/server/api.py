@@ -29,7 +29,7 @@ from treadle.core.errors import (
 from treadle.core.mistakes import Keys
 from treadle.core.places import Problem
 from treadle.models.config.tables import ServeTable
-from treadle.server.access import Gate, RequestRefused, error_body
+from treadle.server.access import Gate, RequestRefused, error_body, kind_of
 from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
 from treadle.server.gateway.wires import Gateway, GatewayErrors
@@ -169,8 +169,7 @@ _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
 
 def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
     status, code = next((status, code) for kind, status, code in _ERRORS if isinstance(error, kind))
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    return Fast(error_body(str(error), code, kind), status_code=status)
+    return Fast(error_body(str(error), code, kind_of(status)), status_code=status)
 
 
 def _answer_refusal(_: Request | None, error: Exception) -> JSONResponse:

@@ -99,11 +99,13 @@ async def serve_api(
         )
     listener, url = listen(host, port)
     queue = SERVED if served.token is None else VIEWED
-    catalog = AgentCatalog(served.config, journal, served.names)
+    runs = RunHost(
+        journal, AgentCatalog(served.config, journal, served.names), window=table.window, queue=queue
+    )
     if on_fault is not None:
-        for fault in catalog.faults():
+        # This makes the agents. The host gives the catalog its hooks, so it is made before.
+        for fault in runs.catalog.faults():
             on_fault(fault)
-    runs = RunHost(journal, catalog, window=table.window, queue=queue)
     api = make_api(runs, table, host, served.viewed)
     if table.logs_requests:
         log_requests()

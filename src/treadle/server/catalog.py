@@ -1,7 +1,8 @@
 """The agents that a server offers, by name: those of the configuration, and its models."""
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -21,10 +22,11 @@ from treadle.loop.listener import Hook
 from treadle.models.config.presets import find_preset, split_name
 from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
-from treadle.models.wire.served import make_text_tool
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, make_text_tool
+from treadle.runs.options import Face, read_context
 from treadle.server.given_servers import MCP, GivenServer, approvals_of, open_servers
 from treadle.tools.client_tools import ClientTools
-from treadle.tools.mcp.client_servers import ClientServers, leave_servers
+from treadle.tools.mcp.client_servers import ClientServers
 from treadle.tools.resolve import place_in
 
 _MAX_AGENTS = 256
@@ -83,25 +85,33 @@ def names_of(config: Config, model: str | None) -> tuple[str, ...]:
 class AgentCatalog:
     """The agents of a configuration, made when they are first asked for."""
 
-    def __init__(self, config: Config, journal: Journal, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: Config, journal: Journal, names: tuple[str, ...], *, max_agents: int = _MAX_AGENTS
+    ) -> None:
+        """Make a catalog that keeps `max_agents` agents. What clients want besides makes an agent of its own."""
         self.names = names
+        self._max_agents = max_agents
         self.config = config
         self.hooks: list[Hook] = []
         """The hooks of the agents that are made from now on."""
         self._journal = journal
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
+        self._faces: dict[str, Face | None] = {}
+        """What the personas of agents have, as far as they were read."""
         self._dialects: dict[str, str | None] = {}
         """The dialects of models, as far as they were looked up."""
         self._lock = new_lock()
 
-    async def agent_with_servers(self, name: str, wish: ClientWish) -> Agent[Any]:
-        """Return the agent with this name, connected to the servers that the client names.
+    async def open_agent(self, name: str, wish: ClientWish) -> Agent[Any]:
+        """Return the agent with this name, connected to the servers that the client names, if it names some.
 
         Raises: as `agent` does; `RequestRefused` if a server cannot be used.
         """
         self._check_name(name)
         if self._key(name, wish) in self._agents:
             return self.agent(name, wish)
+        if not wish.servers:
+            return await asyncio.to_thread(self.agent, name, wish)
         servers = await open_servers(wish.servers, self.config.file.serve)
         agent: Agent[Any] | None = None
         try:
@@ -135,8 +145,8 @@ class AgentCatalog:
             found = self._agents.get(key)
             if found is None:
                 found = self._agents[key] = self._make_checked(name, wish, servers)
-                if len(self._agents) > _MAX_AGENTS:
-                    leave_servers(self._agents.popitem(last=False)[1].kit.given)
+                if len(self._agents) > self._max_agents:
+                    self._agents.popitem(last=False)
             self._agents.move_to_end(key)
         told = self._instructions(name, wish)
         if found.instructions != told:
@@ -178,23 +188,37 @@ class AgentCatalog:
         return name in self.config.file.agents
 
     def dialect_of(self, name: str) -> str | None:
-        """Return the dialect of the model with this name; `None` for an agent, or if no server is asked."""
-        return None if self.is_agent(name) else self.model_dialect(name)
-
-    def model_dialect(self, name: str) -> str | None:
         """Return the dialect of a model or of an agent's model; `None` if no server is asked, or none is known."""
         if name not in self._dialects:
-            model = self._model_of(name)
-            if name not in self.names or model is None:
+            try:
+                model = self._model_of(name) if name in self.names else None
+            except ConfigError:  # `agent` says what is wrong
+                model = None
+            if model is None:
                 return None
             preset = find_preset(split_name(self.config.table_of(model).model)[0])
             self._dialects[name] = None if preset is None else preset.dialect
         return self._dialects[name]
 
     def _model_of(self, name: str) -> str | None:
-        """Return the model of an agent, or the model with this name; `None`: the one of the agent's persona."""
-        table = self.config.file.agents.get(name) or AgentTable(model=name)
-        return table.model if table.model or table.persona is not None else self.config.default_model
+        """Return the model of an agent, or the model with this name; `None` if there is none.
+
+        Raises: `ConfigError`.
+        """
+        table, face = self.config.file.agents.get(name) or AgentTable(model=name), self._face_of(name)
+        return table.model or (None if face is None else face.model) or self.config.default_model
+
+    def _face_of(self, name: str) -> Face | None:
+        """Return what the persona of an agent has; `None` if it has none.
+
+        Raises: `ConfigError`, `UntrustedError`.
+        """
+        table = self.config.file.agents.get(name)
+        if table is None or table.persona is None:
+            return None
+        if name not in self._faces:
+            self._faces[name] = read_context({"persona": str(self.config.resolve(table.persona))})[1]
+        return self._faces[name]
 
     def _instructions(self, name: str, wish: ClientWish) -> str | None:
         table = self.config.file.agents.get(name)
@@ -202,39 +226,48 @@ class AgentCatalog:
         return "\n\n".join([text for text in texts if text]) or None
 
     def _make(self, name: str, wish: ClientWish, servers: ClientServers | None = None) -> Agent[Any]:
-        table = self.config.file.agents.get(name) or AgentTable(model=name)
+        table, face = self.config.file.agents.get(name) or AgentTable(model=name), self._face_of(name)
         options: dict[str, Any] = {"hooks": self.hooks, "journal": self._journal}
         options["instructions"] = self._instructions(name, wish)
         folder = None if self.config.path is None else self.config.path.parent
         placed = [item if folder is None else place_in(item, folder) for item in table.tools]
         own = [name for name in placed if name == NAME] or ([NAME] if table.vector_stores else [])
         tools: list[Any] = [item for item in placed if item != NAME]
+        tools += face.tools if face is not None and not placed else ()
         tools += [FileSearch(table.vector_stores) for _ in own]
         tools += [FileSearch(**search) for search in wish.searches]
         tools += [ClientTools(list(wish.tools))] if wish.tools else []
         tools += [] if servers is None else [servers]
-        if tools or table.persona is None:
-            options["tools"] = tools
+        options["tools"] = tools
         if table.persona is not None:
             options["persona"] = str(self.config.resolve(table.persona))
         for kind in ("skills", "documents"):
             options[kind] = [str(self.config.resolve(path)) for path in getattr(table, kind)]
         if table.memory is not None:
             options["memory"] = table.memory
-        policy = _policy_of(table, wish)
+        policy = _policy_of(table, wish, Policy() if face is None else face.policy)
         if servers is not None:
-            policy = policy or Policy()
             asks = approvals_of(wish.servers, servers, policy)
             policy = replace(policy, approve={**policy.approve, **asks})
-        if policy is not None:
-            options["policy"] = policy
-        model, settings = self._model_of(name), dict(wish.settings)
-        if model is not None and self.config.table_of(model).renderer is not None:
+        # Given in any case, so that the limits of a client hold for its request alone.
+        options["policy"] = policy
+        model = self._model_of(name)
+        made = None if model is None else self.config.model(model, **self._settings_of(model, wish))
+        agent = Agent(made, schema=wish.schema, **options)
+        if servers is not None:
+            agent.kit.own_toolset(servers)
+        return agent
+
+    def _settings_of(self, model: str, wish: ClientWish) -> dict[str, Any]:
+        """Return the options of a model that a client may set. It cannot raise the longest answer of the model."""
+        settings, known = dict(wish.settings), self.config.table_of(model)
+        if known.renderer is not None:
             settings.pop("strict_tools", None)  # only chat endpoints decode calls within schemas
-        if "extra" in settings and (known := self.config.file.models.get(model or "")) is not None:
+        if "extra" in settings:
             settings["extra"] = {**(known.extra or {}), **wish.settings["extra"]}
-        made = None if model is None else self.config.model(model, **settings)
-        return Agent(made, schema=wish.schema, **options)
+        if "max_output_tokens" in settings and known.max_output_tokens is not None:
+            settings["max_output_tokens"] = min(settings["max_output_tokens"], known.max_output_tokens)
+        return settings
 
     async def close(self) -> None:
         """Close what the agents hold."""
@@ -242,8 +275,8 @@ class AgentCatalog:
             await agent.close()
 
 
-def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
-    """Return the policy of an agent; the client can only lower its limits. `None`: the default one."""
+def _policy_of(table: AgentTable, wish: ClientWish, base: Policy) -> Policy:
+    """Return the policy of an agent: `base`, with what its table says. The client can only lower the limits."""
     if wish.is_relayed:
         return _RELAYED
     given: dict[str, Any] = {
@@ -251,12 +284,38 @@ def _policy_of(table: AgentTable, wish: ClientWish) -> Policy | None:
     }
     for name in ("max_tool_calls", "max_steps"):
         asked = getattr(wish, name)
-        most = given.get(name, getattr(Policy(), name))
+        most = given.get(name, getattr(base, name))
         if asked is not None:
             given[name] = asked if most is None else min(asked, most)
     if table.approve:
         given["approve"] = dict(table.approve)
-    return replace(Policy(), **given) if given else None
+    return replace(base, **given)
+
+
+def check_choice(
+    agent: Agent[Any], choice: str, *, allows_all: bool = True, given: Container[Json] = ()
+) -> None:
+    """Check that an agent whose model must call a tool can answer at some time. Raises: `ConfigError`.
+
+    `allows_all` is False if the client allows some tools only, and `given` has the types of the client's tools that
+    run here.
+    """
+    tools = {tool.spec.name: tool.spec.is_external for tool in agent.tools.values()}
+    own = [tool.spec.name for tool in agent.tools.values() if tool.spec.origin is None]
+    left = [name for name in own if not tools[name] and name not in given]
+    if left and not allows_all:
+        raise ConfigError(
+            f"tool_choice cannot take away the agent's own tools, such as {left[0]!r}: leave allowed_tools out"
+        )
+    if choice in (AUTO, NONE) or (choice == REQUIRED and all(tools.values()) and tools):
+        return
+    if choice == REQUIRED or (choice in tools and not tools[choice]):
+        raise ConfigError(
+            f"tool_choice {choice!r:.100} needs tools of the client, and none that run here: the model would call "
+            "them and never answer"
+        )
+    if choice not in tools:
+        raise ConfigError(f"tool_choice names {choice!r:.100}, which is none of the tools")
 
 
 class GivenTools(Struct, frozen=True):

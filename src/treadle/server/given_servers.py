@@ -1,27 +1,32 @@
 """The MCP servers that clients name in their requests: whether they may, and how the servers are asked.
 
-What a client gives to prove who it is to such a server is kept in memory only. So a run that has it can be
-continued by this process, or by the next request of the client, and by no other process.
+What a client gives to prove who it is to such a server is kept in memory only. So nobody can go on with a turn
+whose process has ended; it ends, and the next request of the client can continue the run.
 """
 
 import posixpath
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from treadle.core import events as e
+from treadle.core.calls import abandon_turn
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK
 from treadle.core.mistakes import Keys
 from treadle.core.policy import Approval, Policy
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Json, ToolSpec
+from treadle.core.state import State
+from treadle.core.types import Fault, Json, ToolSpec
 from treadle.models.config.tables import ServeTable
 from treadle.server.access import RequestRefused
 from treadle.tools.mcp import MCPServer
-from treadle.tools.mcp.client_servers import ClientServers, ToolChoice
+from treadle.tools.mcp.client_servers import CLIENT_MCP, ClientServers, ToolChoice
 from treadle.tools.mcp.server_entries import read_servers
 from treadle.tools.toolset_parts import may_hold_secret
 
@@ -193,6 +198,26 @@ def approvals_of(
         if by_label[spec.origin.server].asks(spec)  # type: ignore[union-attr]
         and policy.approval_of(spec.name, spec.effect) is Approval.ALWAYS
     }
+
+
+def end_without_servers(state: State) -> Sequence[e.DurableBody]:
+    """Return the events that end a turn with which no process can go on, because what the client gave for its
+    servers is kept nowhere; nothing for any other turn."""
+    parts = () if state.agent is None else state.agent.tools
+    if not state.turn.is_open or not any([part.name == CLIENT_MCP and part.missing for part in parts]):
+        return ()
+    labels = dict.fromkeys([repr(spec.origin.server) for spec in state.tools if spec.origin is not None])
+    error = (
+        f"the server was interrupted, and does not keep what the client gave for {', '.join(labels)} "
+        "(authorization, headers): send the request again, or continue this response with the servers"
+    )
+    ended = [
+        replace(body, error=error, fault=Fault.INFRASTRUCTURE)
+        if isinstance(body, e.TurnCompleted | e.RunFinished)
+        else body
+        for body in abandon_turn(state)
+    ]
+    return (e.RunResumed(), *ended)
 
 
 def write_tool(tool: dict[str, Any]) -> dict[str, Json]:

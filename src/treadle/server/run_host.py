@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from treadle.core.errors import LeaseHeldError, RunNotFoundError, TreadleError
+from treadle.core.errors import JournalError, LeaseHeldError, RunNotFoundError, TreadleError
 from treadle.core.events.narrowing import Item
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
@@ -26,13 +26,14 @@ from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.runs.drive import next_queued
 from treadle.runs.options import Given
-from treadle.runs.recording import take_in_rest
+from treadle.runs.recording import record, take_in_rest
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused, no_such
 from treadle.server.budgets import OWNER, Budgets
 from treadle.server.catalog import AgentCatalog
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
+from treadle.server.given_servers import end_without_servers
 from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
@@ -106,7 +107,9 @@ class RunHost(GatewayHost):
         self.budgets = Budgets(journal, catalog.config.file.serve.keys)
         catalog.hooks = [hook for hook in (self.webhooks, self.budgets) if hook]
         options = WorkerOptions(queue=queue, window=window, rest_seconds=_REST_SECONDS)
-        self.worker = Worker(journal, options, hooks=catalog.hooks, config=catalog.config)
+        self.worker = Worker(
+            journal, options, hooks=catalog.hooks, config=catalog.config, on_problem=self._note_problem
+        )
         self.files = FileStore(journal.resources)
         named = catalog.config.file.serve.embeddings
         embedder = None if named is None else make_embedder(named, config=catalog.config)
@@ -125,6 +128,15 @@ class RunHost(GatewayHost):
         self.start_quietly(self._read_left_files())
         if self.webhooks:
             self.start_quietly(self.webhooks.work())
+
+    def _note_problem(self, run_id: str, error: Exception) -> None:
+        _log.error("run %r cannot be driven here: %s", run_id, error)
+        self.start_quietly(self._end_lost(run_id))
+
+    async def _end_lost(self, run_id: str) -> None:
+        """End the turn of a run if nobody can go on with it. Its clients would wait forever."""
+        with contextlib.suppress(JournalError):  # somebody drives it
+            await record(self.journal, run_id, end_without_servers)
 
     async def _read_left_files(self) -> None:
         """Read the files of vector stores that an earlier server has left, and delete what has expired."""

@@ -23,7 +23,7 @@ from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.runs.begin import Beginning, run_first_turn
 from treadle.runs.drive import takes_time
-from treadle.runs.options import Given, SessionOptions, check_history
+from treadle.runs.options import Given, SendOptions, SessionOptions, check_history
 from treadle.runs.recording import Sent, user_message
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
@@ -102,8 +102,11 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return await run_first_turn(agent, order.message, given, beginning, order.blobs)
     options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
-        parts, blobs, text = order.message.parts, order.blobs, order.message.content
-        run = await session.send(text, attach=parts, blobs=blobs, on_event=emit, is_last=is_quiet)
+        sent: SendOptions = {"attach": order.message.parts, "blobs": order.blobs, "on_event": emit}
+        sent["is_last"] = is_quiet
+        if session.has_reopened_turn:
+            sent["delivery"] = "interrupt"  # the client has seen the error, and now says something else
+        run = await session.send(order.message.content, **sent)
         if is_quiet:
             run.events = list(await session.read_events())
         return run

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError, ToolError
-from treadle.core.types import Json, StopReason
+from treadle.core.types import Fault, Json, StopReason
 from treadle.http.guarded import GuardedHttp, host_of, special_kind
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
@@ -270,7 +270,9 @@ def _read_secret(variable: str) -> bytes:
 def _kind_of(body: e.DurableBody) -> str | None:
     """Return the type of the event that receivers are told of; `None` if they are not."""
     if isinstance(body, e.TurnCompleted):
-        how = "failed" if body.stop_reason in _FAILURES else _ENDS.get(body.stop_reason, "incomplete")
+        is_error = body.stop_reason is StopReason.CANCELLED and body.fault is Fault.INFRASTRUCTURE
+        has_failed = is_error or body.stop_reason in _FAILURES
+        how = "failed" if has_failed else _ENDS.get(body.stop_reason, "incomplete")
         return f"response.{how}"
     return "run.waiting" if isinstance(body, e.RunPaused) and body.reason in _WAITS else None
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -104,6 +105,9 @@ def test_mount_is_read_and_out_is_written(cli: Cli, script: Script) -> None:
         "out/sub/b.txt",
     ]
     assert (cli.folder / "out/sub/b.txt").read_text() == "two"
+    unchanged = cli("run", "hi", "-m", "mock:echo", "--mount", "data", "--out", "other")
+    assert "no file was changed, so nothing is written to 'other'" in unchanged.err
+    assert not (cli.folder / "other").exists()
     again = cli(*base, "--out", "out")
     assert again.code == 2
     assert "--out 'out' exists and is not empty" in again.err
@@ -206,6 +210,30 @@ def test_broken_tools_file_names_its_line(cli: Cli) -> None:
 def test_debug_shows_the_traceback(cli: Cli) -> None:
     assert "Traceback" in cli("--debug", "run", "hi").err
     assert "Traceback" in cli("run", "hi", env={"TREADLE_DEBUG": "1"}).err
+
+
+def test_debug_shows_where_a_tool_failed(cli: Cli) -> None:
+    cli.write("boom.py", "def boom() -> str:\n    \"Fail.\"\n    return {}['x']\n")
+    quiet = cli("run", "call boom {}", "-m", "mock:echo", "-t", "boom.py")
+    assert ("KeyError: 'x'" in quiet.out, quiet.err) == (True, ""), quiet
+    shown = cli("--debug", "run", "call boom {}", "-m", "mock:echo", "-t", "boom.py")
+    assert "KeyError: 'x'" in shown.out
+    assert "the tool 'boom' failed" in shown.err
+    assert 'boom.py", line 3, in boom' in shown.err
+
+
+def test_estimated_tokens_are_marked(cli: Cli, script: Script) -> None:
+    base = ["run", "hi", "-m", "m", "--base-url"]
+    silent = script(lambda body: {**say("hello"), "usage": None})
+    assert re.search(r"1 step · about [1-9]\d* tokens \(", cli(*base, silent.url).out)
+    assert "about" not in cli(*base, script(lambda body: say("hello")).url).out
+
+
+def test_an_answer_without_text_is_named(cli: Cli, script: Script) -> None:
+    server = script(lambda body: say(" "))
+    done = cli("run", "hi", "-m", "m", "--base-url", server.url)
+    assert "the model's answer has no text" in done.out, done
+    assert "no text" not in cli("run", "hi", "-m", "mock:echo").out
 
 
 def test_journal_of_another_program(cli: Cli) -> None:

@@ -31,6 +31,16 @@ def test_the_plan_needs_no_key_and_the_missing_one_is_told_after_it(cli: Cli) ->
     assert "OPENAI_API_KEY" in done.err
 
 
+def test_the_plan_names_the_file_of_topics(cli: Cli) -> None:
+    cli.write("own.jsonl", '{"path": ["Garden", "Pruning"]}\n{"path": ["Garden", "Seeds"]}\n')
+    cli.write(
+        "a.yaml", "models: {default: 'mock:teacher'}\ntopics: {load: own.jsonl}\ntools: {use: [files]}\n"
+    )
+    done = cli("generate", "a.yaml", "--dry-run")
+    assert "loaded 2 leaf topics of '" in done.out, done
+    assert "own.jsonl'" in done.out
+
+
 def test_each_mistake_is_a_line(cli: Cli) -> None:
     cli.write("wrong.yaml", "topics: {promt: Tea}\noutput: {num_samples: 3}\n")
     done = cli("generate", "wrong.yaml", "--dry-run")

@@ -29,8 +29,8 @@ def test_the_commands(cli: Cli) -> None:
     assert "says the same" in cli("memory", "add", "kim lives in hamar", "--user", "kim").err
     listed = cli("memory", "list", "--user", "kim", "--json").lines
     assert [(item["entry_id"], item["text"]) for item in listed] == [
-        ("worldview-2", "Trains run late."),
         ("self_facts-1", "Kim lives in Hamar."),
+        ("worldview-2", "Trains run late."),
     ]
     assert "'default' has no memories about 'default'" in cli("memory", "list").err
     assert "Hamar" in cli("memory", "search", "who lives in Hamar?", "--user", "kim").out
@@ -39,6 +39,22 @@ def test_the_commands(cli: Cli) -> None:
     gone = cli("memory", "forget", "self_facts-1", "--user", "kim")
     assert "there is no memory 'self_facts-1'" in gone.err
     assert "is not the id of a memory" in cli("memory", "forget", "x", "--user", "kim").err
+
+
+def test_what_still_says_something_like_the_forgotten_is_told(cli: Cli) -> None:
+    cli("memory", "add", "Kim is allergic to nuts.")
+    cli("memory", "add", "Nuts are what Kim is allergic to, says the doctor.", "--store", "episodic")
+    cli("memory", "add", "Kim likes tea.")
+    gone = cli("memory", "forget", "self_facts-1")
+    assert gone.err.strip() == "1 forgotten; these say something similar:"
+    assert [line.split()[0] for line in gone.out.splitlines()] == ["episodic-2"]
+    gone = cli(
+        "chat", "-m", "mock:echo", "--memory", text="/forget\n/forget episodic-2 x\n/forget episodic-2\n"
+    )
+    assert "/memory lists them" in gone.err
+    assert "'x' is not the id of a memory" in gone.err
+    assert "1 forgotten\n" in gone.err
+    assert [line.split()[0] for line in cli("memory", "list").out.splitlines()] == ["self_facts-3"]
 
 
 def test_the_file_of_a_persona_names_it(cli: Cli) -> None:

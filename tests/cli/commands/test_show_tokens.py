@@ -97,7 +97,7 @@ def test_colours_tell_how_probable_a_token_was(cli: Cli) -> None:
 def test_a_run_without_ids_is_text(cli: Cli) -> None:
     write(cli.folder / "runs.db", ScriptedModel(["One."]), "Go.")
     shown = cli("show", "talk", "--journal", "runs.db", "--tokens")
-    assert "1 inferences, 1 as text" in shown.out
+    assert "1 inference, 1 as text" in shown.out
     assert "the server returned no token ids" in shown.out
 
 

@@ -181,6 +181,20 @@ async def test_the_writer_sees_the_files():
     assert made.scenario.message == SCENARIO["message"]
 
 
+async def test_a_message_that_a_filter_would_find_too_short_is_written_again():
+    """A weak writer repeats a word of its facts. The agent is not asked before the message can be kept."""
+    cast = Cast(scenarios=[{**SCENARIO, "message": "scenario"}, SCENARIO])
+    made = await make_sample(make_studio(NOTES, cast), spec())
+    assert "The message 'scenario' is too short" in cast.asked["scenario"][1].messages[-1].content
+    assert made.scenario is not None
+    assert made.scenario.message == SCENARIO["message"]
+    for filters in ({"length": {"min_user_words": 1}}, {"length": False}):
+        short = Cast(scenarios=[{**SCENARIO, "message": "scenario"}])
+        made = await make_sample(make_studio({**NOTES, "quality": {"filters": filters}}, short), spec())
+        assert made.scenario is not None
+        assert made.scenario.message == "scenario"
+
+
 async def test_a_scenario_that_stays_unusable_is_a_fault_of_the_sample():
     cast = Cast(scenarios=[{**SCENARIO, "message": "Read {{file}}."}])
     made = await make_sample(make_studio(NOTES, cast), spec())

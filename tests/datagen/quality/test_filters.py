@@ -70,6 +70,14 @@ async def test_the_length_has_bounds() -> None:
     assert "tokens" in (await verdict(found, "length", {"max_tokens": 5})).reason
 
 
+@pytest.mark.parametrize(
+    "message", ["法国的首都是什么？", "日本の首都はどこですか", "เมืองหลวงของฝรั่งเศส", "수도는 어디야?"]
+)
+async def test_words_are_counted_in_languages_without_spaces(message: str) -> None:
+    assert (await verdict(await play(message, message), "length")).is_passed
+    assert not (await verdict(await play("Why?", message), "length")).is_passed
+
+
 async def test_a_missing_kind_is_noted_and_only_rejected_if_asked() -> None:
     found = replace(await solve("csv_sum-0000"), spec=(await play("Hi there.", "x", kind=Kind.RECOVERY)).spec)
     noted = await verdict(found, "kind")

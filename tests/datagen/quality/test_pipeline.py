@@ -9,6 +9,9 @@ from tests.datagen.quality.candidates import config, play, solve, verdict, with_
 
 from treadle import ScriptedModel
 from treadle.core.errors import ConfigError, ServerError
+from treadle.datagen.config.conflicts import find_obstacles
+from treadle.datagen.config.fingerprint import fingerprint
+from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import load_config
 from treadle.datagen.quality.pipeline import Pipeline, find_repairs, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict
@@ -28,6 +31,26 @@ quality:
   filters:
     lenght: false
 """
+OWN = """
+from treadle.datagen.quality.filters.form import LengthFilter
+from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict
+
+class ShoutSettings(FilterSettings):
+    max_share: float = 0.5
+
+class Shout(Filter[ShoutSettings]):
+    name = "shout"
+    settings_type = ShoutSettings
+
+    async def check(self, candidate: Candidate) -> FilterVerdict:
+        letters = [char for char in candidate.row.messages[-1].content if char.isalpha()]
+        share = sum(char.isupper() for char in letters) / len(letters)
+        return self.reject(f"{share:.0%} capital") if share > self.settings.max_share else self.accept()
+
+class Length(LengthFilter):
+    pass
+"""
+"""A file of the user."""
 
 
 class ShoutFilter(Filter[FilterSettings]):
@@ -96,9 +119,65 @@ def test_filters_can_be_switched_off_and_come_from_other_packages(monkeypatch: p
     assert "length" not in [item.name for item in pipeline.filters]
     assert pipeline.duplicates is None
     monkeypatch.setitem(FILTERS.table, "shout", f"{__name__}:ShoutFilter")  # type: ignore[arg-type]
-    assert find_faults({"shout": True}) == []
+    assert find_faults({"shout": True}, imports=True) == []
     assert "shout" not in [item.name for item in Pipeline(config()).filters]
     assert "shout" in [item.name for item in Pipeline(config(filters={"shout": True})).filters]
+
+
+def own_config(folder: Path, filters: str, lower: str = "") -> GenerationConfig:
+    (folder / "own.py").write_text(OWN)
+    path = folder / "c.yaml"
+    quality = f"quality:\n  filters:\n    {filters}\n  lower: {{{lower}}}\n"
+    path.write_text(
+        f"models: {{default: 'mock:teacher'}}\ntopics: {{prompt: Tea}}\ntools: {{use: [files]}}\n{quality}"
+    )
+    return load_config(path).config
+
+
+async def test_a_filter_of_the_user_is_named_by_its_file(tmp_path: Path) -> None:
+    """The path is relative to the configuration's folder, and the content of the file belongs to the dataset."""
+    good = await solve("csv_sum-0000")
+    made = own_config(tmp_path, '"own.py:Shout": {max_share: 0.0}')
+    verdicts = {item.filter: item for item in await Pipeline(made).check(good)}
+    assert verdicts["shout"].reason.endswith("capital")
+    lowered = Pipeline(own_config(tmp_path, '"own.py:Shout": {max_share: 0.0}', '"own.py:Shout": 0.5'))
+    weights = {item.filter: item.weight for item in await lowered.check(good)}
+    assert weights["shout"] == 0.5
+    switched_off = Pipeline(own_config(tmp_path, '"own.py:Shout": false'))
+    assert "shout" not in [item.name for item in switched_off.filters]
+    before = fingerprint(made)
+    (tmp_path / "own.py").write_text(OWN + "# another version\n")
+    (change,) = [key for key in {*before, *fingerprint(made)} if before.get(key) is None]
+    assert change.startswith("quality.filters.own.py sha256:")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("own.py:Shoot", "there is no 'Shoot' in it; did you mean 'Shout'"),
+        ("own.py:ShoutSettings", "name a class that derives from"),
+        ("own.py", "names no class; write"),
+        ("owns.py:Shout", "there is no file"),
+        ("own.py:Length", "two filters have the name 'length'"),
+    ],
+)
+def test_mistakes_in_filters_of_the_user_are_errors(name: str, text: str, tmp_path: Path) -> None:
+    made = own_config(tmp_path, f'"{name}": true')
+    with pytest.raises(ConfigError, match=text):
+        Pipeline(made)
+
+
+def test_a_plan_imports_no_filter_of_the_user(tmp_path: Path) -> None:
+    """Somebody else may have written the configuration."""
+    made = own_config(tmp_path, '"own.py:Shout": {max_shar: 1}')
+    (tmp_path / "own.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n" + OWN
+    )
+    assert not [item for item in find_obstacles(made, imports=False) if "filters" in item.path]
+    assert not (tmp_path / "ran").exists()
+    (found,) = [item for item in find_obstacles(made) if "filters" in item.path]
+    assert "did you mean 'max_share'" in found.text
+    assert (tmp_path / "ran").exists()
 
 
 def judged(answer: Answer) -> tuple[ScriptedModel, Pipeline]:

@@ -142,7 +142,7 @@ async def test_verification_uses_the_files_at_hand_only_if_the_run_began_with_th
 async def test_every_run_records_all_files(folder: Path):
     studio = make_studio(
         {"tools": {"use": ["files"], "files": str(folder)}},
-        Cast(lambda request: "done", [{**SCENARIO, "message": "Hello."}]),
+        Cast(lambda request: "done", [{**SCENARIO, "message": "Hello there."}]),
     )
     for number in (1, 2):
         await make_sample(studio, spec(number=number))

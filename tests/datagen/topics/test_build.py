@@ -216,6 +216,15 @@ async def test_too_many_are_cut_and_too_few_are_asked_for_and_recorded() -> None
     assert counts == [3, 2, 1], "each time, only what is missing is asked for"
 
 
+@pytest.mark.parametrize("mode", ["tree", "graph"])
+async def test_an_engine_that_decodes_within_the_schema_ends_a_list_that_repeats_itself(mode: str) -> None:
+    model = Writer()
+    await build(model, mode=mode, depth=1)
+    (request,) = model.requests
+    assert request.output_schema is not None
+    assert request.output_schema["properties"]["subtopics"]["maxItems"] == 13
+
+
 async def test_a_topic_that_fails_is_left_out_and_never_made_up() -> None:
     """When a model fails, the reference fills the tree with topics such as `subtopic_1_for_x`."""
 

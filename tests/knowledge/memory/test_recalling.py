@@ -110,6 +110,98 @@ async def test_who_is_asked_about_comes_before_who_is_only_named(memory: Memory)
     assert [hit.entry.text[:8] for hit in found.hits] == ["Ada: The", "Kim: I t"]
 
 
+async def test_a_question_about_somebody_who_is_not_named_finds_what_has_the_name(memory: Memory) -> None:
+    lines = Path(__file__).with_name("two_hops.txt").read_text(encoding="utf-8").splitlines()[1:]
+    parts = [line.split("|") for line in lines]
+    told = {part[0]: part[1] for part in parts if len(part) == 2}
+    for number in sorted(told, key=lambda number: int(number) * 37 % 61):
+        put(memory, told[number])
+    shares = []
+    for _, question, numbers in (part for part in parts if len(part) == 3):
+        found = {hit.entry.text for hit in (await memory.search(question, limit=5, now=NOW)).hits}
+        evidence = {told[number] for number in numbers.split()}
+        shares.append(len(found & evidence) / len(evidence))
+    assert len(shares) == 30
+    assert sum(shares) / 30 > 0.8
+
+
+@pytest.mark.parametrize(
+    ("said", "others", "found"),
+    [
+        ("Kim's sister Åse called.", ["Åse moved to Hamar."], 2),
+        ("Kim's sister called. Today was Åse's day.", ["Åse moved to Hamar."], 2),
+        ("Kim's sister called. Today was fine.", ["Today it rained."], 1),
+        ("Kim's sister Åse called.", [f"Åse bought kite number {number}." for number in range(6)], 1),
+    ],
+)
+async def test_only_rare_names_lead_to_other_memories(
+    memory: Memory, said: str, others: list[str], found: int
+) -> None:
+    for text in (said, *others):
+        put(memory, text)
+    hits = (await memory.search("Where does Kim's sister live?", now=NOW)).hits
+    assert [hit.entry.text for hit in hits] == [said, *others][:found]
+    assert all(hit.fit == 0 for hit in hits[1:])
+
+
+async def test_what_was_said_last_is_the_newest_fact(memory: Memory) -> None:
+    """A fact that changed or is true again has an old id: it was neither shown as new nor among the newest."""
+    day = 86_400.0
+    for number, text in enumerate(("Kim lives in Oslo.", "Kim lives in Hamar.", "Kim has a cat.")):
+        memory.store.write(Draft(store=Store.SELF_FACTS, text=text), NOW + number * day)
+    for number in range(11):
+        memory.store.write(Draft(store=Store.SELF_FACTS, text=f"Kim has kite {number}."), NOW + 4 * day)
+    memory.store.write(Draft(store=Store.SELF_FACTS, text="Kim lives in Oslo."), NOW + 5 * day)
+    changed = Draft(store=Store.SELF_FACTS, text="Kim has a dog.")
+    memory.store.write(changed, NOW + 6 * day, replaces="self_facts-3")
+    recalled = await Recaller(memory, max_items=0).recall("Hello!", turn_key="r/1", now=NOW + 7 * day)
+    assert recalled is not None
+    lines = [line for line in recalled.text.splitlines() if line.startswith("- ")]
+    assert lines[:2] == [
+        "- [self_facts-3, 2027-01-21] Kim has a dog.",
+        "- [self_facts-1, 2027-01-20] Kim lives in Oslo.",
+    ]
+    assert len(lines) == 12
+    assert "Hamar" not in recalled.text
+
+
+PASTED = " ".join(
+    f"Section {number} of the contract binds the tenant in case {number}." for number in range(60)
+)
+
+
+@pytest.mark.parametrize("text", [f"Where does Kim live?\n{PASTED}", f"{PASTED}\nWhere does Kim live?"])
+async def test_what_is_asked_about_a_pasted_text_recalls(memory: Memory, text: str) -> None:
+    put(memory, "Kim lives in Hamar.")
+    put(memory, "Kim bought a kite.")
+    recalled = await Recaller(memory).recall(text, turn_key="r/1", now=NOW)
+    assert recalled is not None
+    assert recalled.items[0].item_id == "episodic-1"
+
+
+async def test_a_pasted_text_recalls_no_memory_with_a_few_of_its_words(memory: Memory) -> None:
+    put(memory, "Kim was the tenant of a house by the river, and paid the rent by cheque.")
+    text = (
+        "The tenant keeps the garden, roof, gutters and chimney of the house dry, paints fences each spring, heats "
+        "rooms in winter, clears snow from stairs, empties barrels before frost, greets neighbours, locks gates, "
+        "oils hinges, sweeps leaves, repairs lamps, waters herbs and never burns waste near the river."
+    )
+    assert len(text) < 600
+    assert await Recaller(memory).recall(text, turn_key="r/1", now=NOW) is None
+    assert await Recaller(memory).recall(f"{text} {text} {text}", turn_key="r/1", now=NOW) is None
+
+
+async def test_an_episode_keeps_both_ends_of_a_pasted_text(memory: Memory) -> None:
+    text = f"Here is my contract: {PASTED} Which section is about pets?"
+    entry = await memory.write_back("r", 1, text, f"{PASTED} So none.", StopReason.COMPLETED)
+    assert entry is not None
+    said, answered = entry.text.splitlines()
+    assert said.startswith("The user: Here is my contract: Section 0")
+    assert said.endswith("Which section is about pets?")
+    assert answered.endswith("So none.")
+    assert len(entry.text) < 1_600
+
+
 async def test_an_episode_without_words_does_not_end_the_search_that_reads_it_beside_another(
     memory: Memory,
 ) -> None:

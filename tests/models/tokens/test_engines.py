@@ -117,6 +117,26 @@ async def test_a_request_sends_the_ids_and_all_settings(kind):
         assert sampling["logprobs"] == 0
 
 
+@ALL
+@pytest.mark.parametrize("form", ["text", "json_object", "json_schema"])
+async def test_an_engine_is_asked_for_the_form_of_an_answer(kind, form):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    asked = {"type": form} if form != "json_schema" else {"type": form, "json_schema": {"schema": schema}}
+    wanted = schema if form == "json_schema" else {"type": "object"}
+    _, requests = await ask(kind, settings=Settings(extra={"response_format": asked}))
+    body = requests[0].json()
+    if kind == "vllm_completions":
+        assert body["response_format"] == asked
+        return
+    sampling = body["sampling_params"]
+    assert "response_format" not in sampling
+    if kind == "vllm_generate":
+        assert sampling.get("structured_outputs") == (None if form == "text" else {"json": wanted})
+    else:
+        told = sampling.get("json_schema")
+        assert (told and msgspec.json.decode(told)) == (None if form == "text" else wanted)
+
+
 def change(kind, **fields):
     """Return the recorded answer with other values of ids, logprobs and so on."""
     raw = msgspec.json.decode(RECORDED[kind].whole)

@@ -208,3 +208,14 @@ def test_a_missing_package_is_told(folder, monkeypatch):
         ConfigError, match="needs torch, which is not installed: pip install torch transformers"
     ):
         model(f"hf:{folder}", device="cpu", batch_size=3)
+
+
+async def test_the_renderer_of_another_model_is_refused(folder):
+    """The ids of the prompt meant something else to the network."""
+    agent = Agent(model(f"hf:{folder}", renderer="chatml", max_output_tokens=4), journal=MemoryJournal())
+    with pytest.raises(
+        ConfigError, match=r"the renderer 'chatml' is for another model than hf:\S*tiny: the ids"
+    ):
+        await agent.run("Say one.")
+    given = model(f"hf:{folder}", renderer=f"chatml:{folder}/tokenizer.json", max_output_tokens=4)
+    assert (await Agent(given, journal=MemoryJournal()).run("Say one.")).usage.output_tokens

@@ -73,6 +73,8 @@ def handle(request):
     if not request.body:
         return Reply({"detail": "Method Not Allowed"}, 405 if request.path == "/v1/completions" else 404)
     body = request.json()
+    if request.path == "/detokenize":
+        return Reply({"prompt": CHATML.decode(body["tokens"])})
     if request.path == "/v1/chat/completions":
         prompt = CHATML.render(read_messages(body), [read_tool(item) for item in body.get("tools", ())])
         message = {"role": "assistant", "content": "one"}
@@ -106,7 +108,7 @@ async def test_a_model_with_a_renderer_and_the_same_model_from_its_part():
         ]
         assert [item.engine for item in completions] == ["vllm 0.11.2"] * 2
         assert completions[1].tokens.prompt_shared_tokens > len(unpack_ids(completions[0].tokens.token_ids))
-        asked = [item.json() for item in server.requests if item.body]
+        asked = [item.json() for item in server.requests if item.path == "/v1/completions" and item.body]
         assert asked[1]["prompt"][: len(asked[0]["prompt"])] == asked[0]["prompt"]
         assert asked[0]["temperature"] == 0.5
 

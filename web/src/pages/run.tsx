@@ -37,6 +37,9 @@ function titleOf(fold: RunFold): string {
 
 type Asked = "note" | "fork" | null;
 
+/** The reasons of pauses after which a run goes on by what is said to it, and needs no button. */
+const ANSWERED = new Set(["closed", "question", "approval", "result"]);
+
 function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void }): ReactNode {
   const { fold } = run;
   const started = fold.started;
@@ -54,7 +57,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         {isLive && (
           <>
             {fold.state === "running" && <button onClick={() => void cancel(run.runId)}>Cancel</button>}
-            {(fold.state === "paused" ? fold.pausedFor !== "closed" : fold.state === "running" && !run.isDriven) && <button onClick={() => void resume(run.runId)}>Resume</button>}
+            {(fold.state === "paused" ? !ANSWERED.has(fold.pausedFor) : fold.state === "running" && !run.isDriven) && <button onClick={() => void resume(run.runId)}>Resume</button>}
             <button onClick={() => onAsk("fork")} title="A new run that begins like this one (f)">Fork</button>
             <button onClick={() => onAsk("note")} title="A label, or a note (l)">Label</button>
           </>
@@ -147,7 +150,8 @@ function Run(): ReactNode {
   ]);
   if (!run || (!run.fold.events.length && !run.error)) return <main className="page"><Status /></main>;
   if (run.error && !run.fold.events.length) return <main className="page"><Status error={run.error} /></main>;
-  const inspected = items[picked] ?? null;
+  // Until a line is picked, the inspector shows what the run began with.
+  const inspected = items[picked] ?? items[0] ?? null;
   const isDriven = (item: Item): boolean => children.get(item.runId)?.isDriven ?? run.isDriven;
   return (
     <main className="page run" data-loaded={run.isLoaded} data-driven={run.isDriven}>

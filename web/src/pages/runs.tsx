@@ -21,6 +21,9 @@ const STARTED = "-started";
 const FILTERS = ["status", "agent", "model", "label", "text"] as const;
 const STATUSES = ["running", "paused", "finished", "damaged"];
 
+/** The time from the first event to the end of the newest turn, as the server sorts by it. */
+const durationOf = (run: RunInfo): number => Math.max(0, (run.ended_at ?? run.updated_at) - run.created_at);
+
 const COLUMNS: Column<RunInfo>[] = [
   { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <a href={to(["run", run.id])} tabIndex={-1} title={run.input ?? ""}>{run.labels["treadle.caller"] ? "↳ " : run.parent_run_id ? "↱ " : ""}{run.title || "no message"}</a> },
   { name: "Status", width: "minmax(96px, 140px)", cell: (run) => <RunChip run={run} /> },
@@ -30,13 +33,13 @@ const COLUMNS: Column<RunInfo>[] = [
   { name: "Tokens", width: "72px", isNumber: true, order: "tokens", cell: (run) => <span title={`${count(run.input_tokens)} in, ${count(run.cached_input_tokens)} of them cached, ${count(run.output_tokens)} out`}>{compact(run.input_tokens + run.output_tokens)}</span> },
   { name: "Cost", width: "72px", isNumber: true, order: "cost", cell: (run) => (run.cost_usd === null ? <span className="soft">unknown</span> : usd(run.cost_usd)) },
   { name: "Reward", width: "56px", isNumber: true, cell: (run) => (run.reward === null ? "" : run.reward.toFixed(2)) },
-  { name: "Time", width: "80px", isNumber: true, from: 1000, order: "duration", cell: (run) => seconds(Math.max(0, (run.is_turn_open && run.is_driven && isLive ? Date.now() / 1000 : run.updated_at) - run.created_at)) },
+  { name: "Time", width: "80px", isNumber: true, from: 1000, order: "duration", cell: (run) => seconds(run.is_turn_open && run.is_driven && isLive ? Date.now() / 1000 - run.created_at : durationOf(run)) },
   { name: "Started", width: "80px", isNumber: true, order: "started", cell: (run) => <span className="soft" title={`${new Date(run.created_at * 1000).toLocaleString()}, newest event ${new Date(run.updated_at * 1000).toLocaleString()}`}>{ago(run.created_at)}</span> },
 ];
 
 /** The figures that a page without a server sorts by, as the server does. */
 const FIGURES: Record<string, (run: RunInfo) => number> = {
-  started: (run) => run.created_at, duration: (run) => run.updated_at - run.created_at,
+  started: (run) => run.created_at, duration: durationOf,
   tokens: (run) => run.input_tokens + run.output_tokens, cost: (run) => run.cost_usd ?? -1,
 };
 

@@ -50,7 +50,7 @@ export function Branches({ branches, run }: { branches: TokenMap[]; run: string 
 
 function BranchHead({ map }: { map: TokenMap }): ReactNode {
   const [showsDrift, setShowsDrift] = useState(false);
-  const policy = map.is_of_policy === null ? "it is not known of which distribution" : map.is_of_policy ? "of the policy, as it samples" : "of another distribution than the one sampled from";
+  const policy = map.is_of_policy === null ? "of a distribution that is not known" : map.is_of_policy ? "of the policy, as it samples" : "of another distribution than the one sampled from";
   return (
     <div className="branchhead">
       <div className="row wrap">

@@ -32,7 +32,7 @@ function Question({ runId, item }: { runId: string; item: Item }): ReactNode {
   const say = (answer: string): void => void attempt(mail(runId, { type: "answer", question_id: item.callId, text: answer }));
   return (
     <form className="ask" onSubmit={(event) => { event.preventDefault(); say(text); }}>
-      <b className="warn">It asks:</b> <span className="cut" title={item.text}>{item.text}</span>
+      <b className="warn">It asks:</b> <span className="whole" tabIndex={0} role="region" aria-label="The question">{item.text}</span>
       {item.options.map((option) => <button key={option.label} type="button" title={option.description} onClick={() => say(option.label)}>{option.label}</button>)}
       <input aria-label="Answer" placeholder="Answer" className="grow" value={text} onChange={(event) => setText(event.target.value)} data-focus="reply" />
       <button className="main" disabled={!text.trim()}>Answer</button>
@@ -53,12 +53,14 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
     <form className="ask" onSubmit={(event) => { event.preventDefault(); say(false); }}>
       <b className="warn">It wants to call {item.title}:</b>
       {changed === null
-        ? <><code className="cut" title={item.arguments}>{item.arguments}</code><span className="grow" /></>
+        ? <code className="whole" tabIndex={0} role="region" aria-label="Arguments of the call">{item.arguments}</code>
         : <textarea aria-label="Arguments of the call, as JSON" className="grow mono" rows={1} value={changed} onChange={(event) => setChanged(event.target.value)} />}
       <button className="main" type="button" onClick={() => say(true)} data-focus="reply">Approve</button>
       <button type="button" title={changed === null ? "Change the arguments before the call is made; the model is told" : undefined} onClick={() => setChanged(changed === null ? item.arguments : null)}>{changed === null ? "Change" : "Keep"}</button>
-      <input aria-label="Reason for a refusal" placeholder="Reason for a refusal" value={reason} onChange={(event) => setReason(event.target.value)} />
-      <button>Refuse</button>
+      <span className="row grow">
+        <input aria-label="Reason for a refusal" placeholder="Reason for a refusal" value={reason} onChange={(event) => setReason(event.target.value)} />
+        <button>Refuse</button>
+      </span>
     </form>
   );
 }

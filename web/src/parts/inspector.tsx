@@ -33,6 +33,27 @@ export function Facts({ facts }: { facts: [string, ReactNode][] }): ReactNode {
   );
 }
 
+/** The fields of a policy that limit a run, as they are named in a configuration. */
+const LIMITS = ["max_steps", "max_tool_calls", "max_tokens", "max_cost_usd", "deadline_seconds", "approve", "autonomy"];
+
+/** Return what a run began or goes on with: its model, its tools and its limits. */
+function factsOfAgent(events: RunEvent[]): [string, ReactNode][] {
+  const event = events.find((one) => one.agent);
+  const agent = event?.agent as { model: { name: string; settings?: object }; policy: Record<string, unknown> } | undefined;
+  if (!event || !agent) return [];
+  const tools = (event.tools ?? []) as { name: string }[];
+  const settings = agent.model.settings && JSON.stringify(agent.model.settings);
+  return [
+    ["Model", agent.model.name],
+    ["Settings", settings && <code>{settings}</code>],
+    ["Tools", tools.map((tool) => tool.name).join(", ")],
+    ...LIMITS.map((name): [string, ReactNode] => {
+      const value = agent.policy[name] ?? "";
+      return [name, typeof value === "object" ? Object.entries(value).map(([tool, rule]) => `${tool}: ${rule}`).join(", ") : String(value)];
+    }),
+  ];
+}
+
 function factsOf(item: Item): [string, ReactNode][] {
   const completion = item.completion;
   const waited = item.spans.filter((span) => span.phase === "wait").reduce((sum, span) => sum + (span.to ?? span.from) - span.from, 0);
@@ -121,7 +142,7 @@ export function Inspector({ item, fold, runId, actions, onClose }: { item: Item 
           <>
             <h2>{item.title}</h2>
             {actions}
-            <Facts facts={factsOf(item)} />
+            <Facts facts={[...factsOf(item), ...factsOfAgent(events)]} />
             {item.kind === "call" && <><h3>Arguments</h3><Text text={pretty(item.arguments)} most={4_000} /></>}
             {item.result && <><h3>Result</h3><Text text={pretty(item.result.content)} most={4_000} /></>}
             {item.result?.structured !== undefined && <><h3>Structured</h3><Text text={JSON.stringify(item.result.structured, null, 2)} most={4_000} /></>}

@@ -157,6 +157,15 @@ def _remember(chat: "Chat", text: str) -> None:
     print_note(f"remembered as {written.entry.entry_id}" if written.entry else "deleted before, and not kept")
 
 
+def _forget(chat: "Chat", text: str) -> None:
+    from treadle.cli.commands.memories import forget_entries
+
+    memory = _find_memory(chat)
+    if not text:
+        raise ConfigError("write the ids of memories after /forget; /memory lists them")
+    forget_entries(memory, text.split())
+
+
 def _find_memory(chat: "Chat") -> "Memory":
     known = chat.agent.known
     if known is None or known.memory is None:
@@ -275,6 +284,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/compact": SlashCommand("summarise old turns now, so that later ones cost less", _compact),
     "/memory": SlashCommand("list the newest memories, or search them for TEXT", _memory, "[TEXT]"),
     "/remember": SlashCommand("remember TEXT across sessions", _remember, "TEXT"),
+    "/forget": SlashCommand("delete memories with all their versions", _forget, "ID..."),
     "/quit": SlashCommand("leave", _quit),
 }
 """The commands, in the order in which `/help` lists them."""

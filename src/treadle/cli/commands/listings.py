@@ -1,17 +1,15 @@
 """`treadle runs`, `sessions` and `stats`: the runs of a journal."""
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.journals import open_existing
+from treadle.cli.jobs.journals import job_of, open_existing, tell_job_runs
 from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.format import format_age, style_of
 from treadle.cli.terminal.output import (
@@ -49,14 +47,6 @@ _MARKS = {
     DAMAGED: ("✗", "bold red"),
 }
 """The mark and the style of each status."""
-_JOBS = {
-    "evaluation": "an evaluation (treadle eval)",
-    "rollout": "rollouts (treadle rollout)",
-    "dataset": "a dataset (treadle generate)",
-}
-"""The labels of runs that belong to a job, with what it is."""
-_JOURNALS = ("runs.db", "journal.db")
-"""The journals in the folders of jobs."""
 _COLUMNS = ("run", "status", "steps", "tokens", "reward", "age", "model")
 _NUMBERS = ("steps", "tokens", "reward", "age")
 _RUNS_LIMIT = 20
@@ -108,16 +98,11 @@ def runs(
 def _tell_unfinished(found: Sequence[RunInfo], journal: str | None, address: str | None) -> None:
     """Print how unfinished runs are continued: those of a job by the command that began it, which keeps its limits
     and counts them."""
-    owned = Counter([next((name for name in _JOBS if name in info.labels), None) for info in found])
-    if own := owned.pop(None, 0):
+    own = [info for info in found if job_of(info) is None]
+    if own:
         command = write_command("resume", all=True, journal=journal)
-        print_note(f"◐ {own} unfinished; continue with: {command}")
-    for name, count in owned.items():
-        file = Path(address or "")
-        place = f", with --out {file.parent}" if file.name in _JOURNALS else ""
-        print_note(
-            f"◐ {count} unfinished of {_JOBS[str(name)]}; continue with the command that began it{place}"
-        )
+        print_note(f"◐ {len(own)} unfinished; continue with: {command}")
+    tell_job_runs(found, address)
 
 
 def _report(damaged: list[RunInfo]) -> int:

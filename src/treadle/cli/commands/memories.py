@@ -14,11 +14,22 @@ from treadle.cli.terminal.output import print_json, print_line, print_note, shor
 from treadle.core.documents import is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.journal.registry import open_journal
-from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
+from treadle.knowledge.memory.protocol import (
+    REMEMBERED,
+    Author,
+    Draft,
+    Epistemic,
+    MemoryEntry,
+    Outcome,
+    Store,
+)
 from treadle.knowledge.surroundings import LIBRARY
 
 if TYPE_CHECKING:
     from treadle.knowledge.memory import Memory
+
+_SIMILAR_FIT = 0.8
+"""How well a memory must fit the text of a forgotten one, so that the user is told of it."""
 
 
 class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
@@ -76,7 +87,7 @@ def find(memory: "Memory", entry_id: str) -> MemoryEntry:
 def print_entry(entry: MemoryEntry, note: str = "") -> None:
     """Print an entry in one line."""
     tag = f" {entry.epistemic.value}" if entry.epistemic else ""
-    day = datetime.fromtimestamp(entry.written_at).astimezone().strftime("%Y-%m-%d %H:%M")
+    day = datetime.fromtimestamp(entry.said_at).astimezone().strftime("%Y-%m-%d %H:%M")
     text = f"{entry.entry_id:<14} {day} {entry.author.value}{tag}{note}  "
     print_line(text + shorten(entry.text, 160))
 
@@ -170,8 +181,17 @@ def forget(entry_ids: list[str], place: MemoryPlace) -> None:
         treadle memory forget episodic-17 episodic-18 --persona ada --user kim
     """
     with place.opened() as memory:
-        for entry_id in entry_ids:
-            find(memory, entry_id)
-        for entry_id in entry_ids:
-            memory.store.forget(entry_id, Author.USER, memory.clock.time())
-    print_note(f"{len(entry_ids):,} forgotten")
+        forget_entries(memory, entry_ids)
+
+
+def forget_entries(memory: "Memory", entry_ids: list[str]) -> None:
+    """Delete entries, and print those that still say something similar. Raises: `ConfigError` for an unknown id."""
+    texts = [find(memory, entry_id).text for entry_id in entry_ids]
+    now = memory.clock.time()
+    for entry_id in entry_ids:
+        memory.store.forget(entry_id, Author.USER, now)
+    found = [hit for text in texts for hit in memory.store.search(text, now, stores=REMEMBERED)]
+    left = {hit.entry.entry_id: hit.entry for hit in found if hit.fit >= _SIMILAR_FIT}
+    print_note(f"{len(entry_ids):,} forgotten" + ("; these say something similar:" if left else ""))
+    for entry in left.values():
+        print_entry(entry)

@@ -20,6 +20,7 @@ from treadle.cli.terminal.view import make_view
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
 from treadle.core.types import Json, ToolCall
+from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
 
@@ -70,7 +71,8 @@ def drive(
         with closing(view):
             run = execute(start(view.on_event))
     except KeyboardInterrupt:
-        print_interrupted("; continue with: " + follow_up.write("resume", run_id))
+        is_begun = bool(agent.journal.runs(RunFilter(run_ids=[run_id])))
+        print_interrupted("; continue with: " + follow_up.write("resume", run_id) if is_begun else "")
         return ExitCode.INTERRUPTED
     view.finish(run, time.monotonic() - begin, describe(run) if describe else None)
     print_follow_up(run, follow_up)

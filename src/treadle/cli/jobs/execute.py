@@ -8,6 +8,7 @@ step after a grace.
 
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import threading
@@ -42,9 +43,13 @@ class CommandLoop:
             return await coroutine
 
         try:
+            self._runner.get_loop()  # makes the loop, which takes longest of what a Ctrl-C can meet before `run`
             return self._runner.run(guarded())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
+        finally:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()  # else Python warns that nobody awaited it
 
     def __enter__(self) -> "CommandLoop":
         return self

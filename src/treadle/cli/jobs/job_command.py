@@ -27,8 +27,8 @@ from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.jobs.job import JobEnd
 from treadle.jobs.progress import JobNotice, JobProgress
-from treadle.jobs.sections import AttemptSection, find_mistakes, tool_checks
-from treadle.runs.task import find_environment, find_tasks, load_task, split_reference
+from treadle.jobs.sections import AttemptSection, find_mistakes, first_tasks, tool_checks
+from treadle.runs.task import find_environment, load_task
 from treadle.scoring.registry import read_rewards
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ _FLAGS = {
 def find_program_workers(config: AttemptSection, command: str | None = None) -> "ProgramWorkers | None":
     """Return the workers for attempts that a command plays, or the environments that tasks come with; `None` if
     Treadle's own loop plays all. Raises: `ConfigError`."""
-    first = {split_reference(reference)[0]: reference for reference in config.tasks}.values()
-    # The first task of a set says whether the set comes with an environment.
-    if command is None and not any(find_environment(load_task(find_tasks([item])[0])) for item in first):
+    if command is None and not any(map(find_environment, first_tasks(config.tasks))):
         return None
     if config.workers != "here":
         raise ConfigError(

@@ -1,20 +1,32 @@
 """Functions that open and import journals, and what commands for several runs share."""
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treadle.cli.terminal.output import print_error, spinner, write_error
+from treadle.cli.terminal.output import print_error, print_note, spinner, write_error
 from treadle.core.errors import ConfigError, JournalError, TreadleError
 from treadle.journal.named_files import explain_unread
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
+from treadle.journal.run_info import RunInfo
 from treadle.runs.statuses import find_run
 
 if TYPE_CHECKING:
     from treadle.journal.jsonl import Imported
+
+
+_JOBS = {
+    "evaluation": "an evaluation (treadle eval)",
+    "rollout": "rollouts (treadle rollout)",
+    "dataset": "a dataset (treadle generate)",
+}
+"""The labels of runs that belong to a job, with what it is."""
+_JOURNALS = ("runs.db", "journal.db")
+"""The journals in the folders of jobs."""
 
 
 def open_existing(address: str | None, level: str = "process") -> Journal:
@@ -86,3 +98,17 @@ def find_runs(journal: Journal, texts: list[str] | None, *, is_all: bool) -> lis
     if is_all:
         return [info.run_id for info in journal.runs()]
     return list(dict.fromkeys(find_run(journal, text) for text in texts or ()))
+
+
+def job_of(info: RunInfo) -> str | None:
+    """Return what a run is part of, such as "an evaluation (treadle eval)"; `None` if it belongs to no job."""
+    return next((text for label, text in _JOBS.items() if label in info.labels), None)
+
+
+def tell_job_runs(found: Iterable[RunInfo], address: str | None) -> None:
+    """Print how the unfinished runs of jobs are continued: by the command that began the job, which keeps its
+    limits."""
+    file = Path(address or "")
+    place = f", with --out {file.parent}" if file.name in _JOURNALS else ""
+    for text, count in Counter(filter(None, map(job_of, found))).items():
+        print_note(f"◐ {count} unfinished of {text}; continue with the command that began it{place}")

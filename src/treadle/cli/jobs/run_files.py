@@ -58,7 +58,9 @@ def print_changes(changes: FileChanges, run: Run, follow_up: FollowUp, out: Path
         for path in paths:
             print_line(f"{mark} {path}", style)
     count = len(changes.written)
-    if out is not None:
+    if out is not None and not count:
+        print_note(f"no file was changed, so nothing is written to {str(out)!r}")
+    elif out is not None:
         print_note(f"{write_count(count, 'changed file')} written to {str(out)!r}")
     elif count:
         command = follow_up.write("files", run.run_id, changed=True, out="DIR")

@@ -49,7 +49,8 @@ def print_plan(
         return
     missing = f"{write_count(plan.rows, 'more row' if kept else 'row')} in {str(config.output.path)!r}"
     print_line(f"{config.name}: {missing}{f', which has {kept:,}' if kept else ''}")
-    print_line(f"  topics        {made} {write_count(plan.leaves, 'leaf topic')}: {config.topics.prompt!r}")
+    root = f": {config.topics.prompt!r}" if config.topics.prompt else f" of {str(config.topics.load)!r}"
+    print_line(f"  topics        {made} {write_count(plan.leaves, 'leaf topic')}{root}")
     print_line(f"  conversations {kind.type}, {turns}; tools: {tools}")
     print_line(f"  samples       {plan.samples:,}, {config.generation.window} at a time")
     print_line("")

@@ -253,8 +253,10 @@ def write_seconds(seconds: float) -> str:
 
 
 def write_usage(usage: Usage) -> str:
-    """Return the token counts of `usage` as text. Cached tokens are left out if there are none."""
-    return f"{usage.total_tokens:,} tokens ({write_directions(usage)})"
+    """Return the token counts of `usage` as text. Cached tokens are left out if there are none; `about` says that
+    they are estimated, because a server did not report them."""
+    about = "" if usage.is_reported else "about "
+    return f"{about}{usage.total_tokens:,} tokens ({write_directions(usage)})"
 
 
 def write_directions(usage: Usage) -> str:

@@ -109,8 +109,8 @@ def print_tokens(
 
     Raises: `ConfigError` for an unknown renderer.
     """
-    given = None if renderer is None else load_renderer(renderer).decode
-    graph = load_tokens(journal, run_id, decode=given)
+    given = None if renderer is None else load_renderer(renderer)
+    graph = load_tokens(journal, run_id, decode=None if given is None else given.decode)
     proof = graph.conservation
     if is_json:
         rows = [_write_row(item) for item in graph.trajectories]
@@ -128,6 +128,10 @@ def print_tokens(
         if item.grade is TokenGrade.TEXT:
             print_line("the server returned no token ids; leave out --tokens to see the text", "dim")
         else:
+            if given is not None and item.tokenizer not in (None, given.fingerprint):
+                print_line(
+                    f"another renderer than {given.name!r} made these ids; the text may be wrong", "yellow"
+                )
             decode = graph.find_decode(item.tokenizer)
             print_line(_draw(item, decode, is_full=is_full))
     return not proof.faults

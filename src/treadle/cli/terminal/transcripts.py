@@ -206,10 +206,13 @@ class _RunPrinter(EventPrinter):
         self._print_event(body)
         super().print_event(body)
         if isinstance(body, e.TurnStarted):
-            told = {"recalled": body.recalled and body.recalled.text, "added a hint": body.hint}
-            for did, text in told.items():
+            recalled = body.recalled.text if body.recalled is not None else ""
+            if not self._is_full:
+                recalled = recalled.partition("\n")[2]  # without the remark that what follows is data
+            for did, text in {"recalled": recalled, "added a hint": body.hint}.items():
                 if text:
-                    self.say(f"! Treadle {did}: {shorten(text, self._width - 24)}", "yellow")
+                    shown = clean(text) if self._is_full else shorten(text, self._width - 24)
+                    self.say(f"! Treadle {did}: {shown}", "yellow")
         elif isinstance(body, e.ToolCompleted):
             self._print_attached(body)
         if not isinstance(body, _FROM_OUTSIDE):

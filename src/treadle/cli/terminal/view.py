@@ -22,7 +22,7 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.streamed_text import StreamedText, render_markdown
 from treadle.cli.terminal.transcripts import EventPrinter
 from treadle.core import events as e
-from treadle.core.types import Json, ToolCall, ToolResult
+from treadle.core.types import Json, StopReason, ToolCall, ToolResult
 from treadle.runs.run import Run
 
 if TYPE_CHECKING:
@@ -169,6 +169,8 @@ class TextView(EventPrinter, View):
         if run.error:
             fault = f" (fault: {run.fault})" if run.fault else ""
             self.say(f"{clean(run.error)}{fault}", "red")
+        elif run.stop_reason is StopReason.COMPLETED and not (run.output.strip() or run.messages[-1].parts):
+            self.say("the model's answer has no text", "yellow")
         self._console.print()
         self._print_outcome(run, seconds)
 

@@ -62,7 +62,8 @@ def _filters(definitions: dict[str, Any]) -> dict[str, Any]:
         definitions |= settings.pop("$defs", {})
         text = inspect.cleandoc(about.__doc__ or "")
         properties[name] = {"description": text, "anyOf": [{"type": "boolean"}, settings]}
-    return {"properties": properties, "additionalProperties": False}
+    own = {":": {"anyOf": [{"type": "boolean"}, {"type": "object"}]}}
+    return {"properties": properties, "patternProperties": own, "additionalProperties": False}
 
 
 def _names_of(registry: Registry[Any], pattern: str) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import starmap
 
 from treadle.core.errors import TreadleError
 from treadle.core.places import Problem
 from treadle.core.registry import name_known
+from treadle.core.spec import PartSpec
 from treadle.datagen.config.estimate import Estimate, estimate, is_server, largest_prompts
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.config.roles import ROLES, try_models, used_roles
@@ -163,7 +165,10 @@ def _check_judge(config: GenerationConfig) -> Iterator[Problem]:
 
 
 def _check_filters(config: GenerationConfig) -> Iterator[Problem]:
-    for path, text in [*find_faults(config.quality.filters), *find_lower_faults(config.quality)]:
+    for path, text in (
+        *find_faults(config.quality.filters, imports=False),
+        *find_lower_faults(config.quality),
+    ):
         yield Problem(path, text)
 
 
@@ -172,12 +177,13 @@ def find_obstacles(
 ) -> list[Problem]:
     """Return the problems that would stop a generation or make its rows useless.
 
-    `leaves` is the number of leaf topics, if it is known. Without `imports`, the files and modules of tools are
-    not imported.
+    `leaves` is the number of leaf topics, if it is known. Without `imports`, the files and modules of tools and
+    filters are not imported.
     """
     models, problems = try_models(config)
     problems += _check_files(config)
     problems += _check_tools(config, imports=imports)
+    problems += _check_own_filters(config, imports=imports)
     problems += _check_output(config, leaves)
     if problems:
         return problems
@@ -232,6 +238,17 @@ def _check_tools(config: GenerationConfig, *, imports: bool) -> Iterator[Problem
     tasks = config.tools.task_set
     if tasks is not None and config.generation.conversation.type == "agent":
         yield from _check_tasks(config, tasks)
+
+
+def _check_own_filters(config: GenerationConfig, *, imports: bool) -> Iterator[Problem]:
+    """Yield a problem for each filter of the user that cannot be loaded, or has a wrong setting."""
+    if imports:
+        yield from starmap(Problem, find_faults(config.quality.filters, imports=True))
+    else:
+        parts = {name: PartSpec(name=name) for name in config.quality.filters if is_code(name)}
+        yield from find_mistakes(
+            {("quality", "filters", name): partial(check_part, part) for name, part in parts.items()}
+        )
 
 
 def _check_tasks(config: GenerationConfig, name: str) -> Iterator[Problem]:

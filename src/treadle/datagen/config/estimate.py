@@ -367,7 +367,7 @@ def _average(runs: Sequence[RunInfo], count: int, role: Role) -> Load:
     """Return the mean load of one of the `count` pieces of work that `runs` did."""
     costs = [run.cost_usd for run in runs]
     # The time of the user's session is part of the time of the agent's session.
-    seconds = 0.0 if role == "user" else sum(run.updated_at - run.created_at for run in runs)
+    seconds = 0.0 if role == "user" else sum(run.duration_seconds for run in runs)
     return Load(
         calls=sum(run.steps for run in runs) / count,
         input_tokens=sum(run.input_tokens for run in runs) / count,

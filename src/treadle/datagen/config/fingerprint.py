@@ -147,10 +147,19 @@ def _hash_files(config: GenerationConfig, value: dict[str, Json]) -> None:
             told = _hash_of(f"tools.use.{number}", Path(found[0]))
             use, name = sections["tools"]["use"], f"{told}:{found[1] or ''}"
             use[number] = name if isinstance(use[number], str) else use[number] | {"name": name}
+    for section in ("filters", "lower"):
+        given = sections["quality"][section]
+        sections["quality"][section] = {_hash_filter(name): item for name, item in given.items()}
     sections["quality"]["evaluation_sets"] = [
         _hash_of(f"quality.evaluation_sets.{number}", path)
         for number, path in enumerate(quality.evaluation_sets)
     ]
+
+
+def _hash_filter(name: str) -> str:
+    """Return the name of a filter, in which a file is replaced by the hash of its content."""
+    found = split_file(name)
+    return name if found is None else f"{_hash_of('quality.filters', Path(found[0]))}:{found[1] or ''}"
 
 
 def _hash_of(key: str, path: Path) -> str:

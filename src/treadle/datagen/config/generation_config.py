@@ -162,7 +162,7 @@ class Quality(ConfigSection):
     """The filters. Each has a default; `false` switches one off, and an object holds its settings."""
 
     filters: dict[str, bool | dict[str, Json]] = {}
-    """Filters by name; see the documentation for their settings."""
+    """Filters by name, or your own as `file.py:Class`; see the documentation for their settings."""
     lower: dict[str, Annotated[float, Field(ge=0, lt=1)]] = {}
     """Weights by filter: a sample that this filter would reject is kept with this weight, and with the product if
     several would. With 0, its answers are not trained on. Another answer is asked for first, if one could pass."""

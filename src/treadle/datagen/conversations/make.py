@@ -183,7 +183,8 @@ async def _write_scenario(
             while True:
                 check_run(run, "the writer of scenarios")
                 written: Scenario = run.value
-                if not (faults := find_scenario_faults(written, spec, environment)):
+                faults = find_scenario_faults(written, spec, environment, studio.least_words)
+                if not faults:
                     return written
                 if run.state.turn.number >= MAX_TRIES:
                     raise SampleError(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")

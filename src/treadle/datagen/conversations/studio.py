@@ -21,6 +21,7 @@ from treadle.core.policy import Policy
 from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpec, Usage
 from treadle.datagen.config.generation_config import Conversation, GenerationConfig
 from treadle.datagen.quality.languages import pattern, read_patterns
+from treadle.datagen.quality.registry import read_settings
 from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.scenario import SampleSpec, Scenario, write_facts
 from treadle.datagen.scenarios.scenario_writer import PROMPTS
@@ -226,6 +227,9 @@ class Studio:
         self.shared_tools: tuple[Tool, ...] = tuple(self._agent.kit.own.tools.values())
         """The agent's tools themselves, which others can call too, over the same connections."""
         self.tool_hashes = {tool.name: hash_tools([tool]) for tool in self.tools}
+        length = read_settings(config).get("length")
+        self.least_words: int = getattr(length, "min_user_words", 1)
+        """The smallest number of words in the user's first message."""
         self.limits: dict[str, Json] = {"max_calls": tools.max_calls, "max_steps": tools.max_steps}
 
     def instructions(self, of_task: str | None) -> str:

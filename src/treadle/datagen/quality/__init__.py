@@ -9,6 +9,7 @@ which one is held against the other, and `grounding.toml` the words of these rul
 figures, by the words of `quantities.toml`; a written form that it does not know is added there.
 
 A filter is a class with its settings as a class, and a line in `FILTERS` or an entry point of the group
-`treadle.filters`. Its docstring says what a kept row fulfils. One that is derived from `BuiltinFilter` is on by
-default. `cost` decides when it runs. An error of a server is raised, and does not reject the sample.
+`treadle.filters`; a configuration may also name a class by its file. Its docstring says what a kept row
+fulfils. One that is derived from `BuiltinFilter` is on by default. `cost` decides when it runs. An error of a
+server is raised, and does not reject the sample.
 """

@@ -97,9 +97,14 @@ def user_words(row: Row) -> str:
     return "\n".join([item.content for item in row.messages if item.role is Role.USER])
 
 
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""The letters of Chinese, Japanese, Thai, Lao, Burmese and Khmer, which are written without spaces."""
+
+
 def count_words(text: str) -> int:
-    """Return the number of words in a text."""
-    return sum(1 for _ in WORD.finditer(text))
+    """Return the number of words in a text. Two letters of a language without spaces count as a word."""
+    rest, letters = _UNSPACED.subn(" ", text)
+    return sum(1 for _ in WORD.finditer(rest)) + (letters + 1) // 2
 
 
 def quote(text: str, limit: int = 60) -> str:

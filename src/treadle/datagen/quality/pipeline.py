@@ -6,12 +6,12 @@ from math import prod
 
 from msgspec.structs import replace
 
-from treadle.core.errors import TreadleError
+from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.tally import Charge, Tally
 from treadle.core.types import Role, Usage
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
-from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
+from treadle.datagen.quality.registry import DUPLICATES, load_filter, read_settings
 from treadle.export.rows import Row
 from treadle.models.protocol import Model
 from treadle.tools.protocol import ToolLike
@@ -32,14 +32,19 @@ class Pipeline:
         """
         resources = Resources(config=config, tools=tools, judge=judge)
         settings = read_settings(config)
-        made = [
-            FILTERS.load(name)(given, resources) for name, given in settings.items() if name != DUPLICATES
-        ]
+        kinds = {name: load_filter(name) for name in settings if name != DUPLICATES}
+        names = [kind.name for kind in kinds.values()]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(
+                f"quality.filters: two filters have the name {twice!r}; give yours another name"
+            )
+        made = [kind(settings[name], resources) for name, kind in kinds.items()]
         self.filters: tuple[Filter[FilterSettings], ...] = tuple(sorted(made, key=lambda item: item.cost))
         """The filters in the order in which they run."""
         self.duplicates = settings.get(DUPLICATES)
         """The settings of the search for duplicates; `None` if it is switched off."""
-        self._lower = config.quality.lower
+        lower = config.quality.lower
+        self._lower = {kind.name: lower[name] for name, kind in kinds.items() if name in lower}
 
     async def check(self, candidate: Candidate, *, is_whole: bool = True) -> tuple[FilterVerdict, ...]:
         """Return the verdicts about a sample, in the order of the filters. About the beginning of a conversation

@@ -11,6 +11,8 @@ from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig, Quality
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.protocol import Filter, FilterSettings
+from treadle.tools.resolve import is_code
+from treadle.tools.toolset_parts import load_reference
 
 _ROOM = "treadle.datagen.quality.filters"
 
@@ -46,16 +48,34 @@ _NOT_LOWERED = ("transcript", "ended", "contamination", "verified", DUPLICATES)
 """The filters that only reject: without them a row is broken, untrue, known from a test, or there twice."""
 
 
+def load_filter(name: str) -> type[Filter[Any]]:
+    """Return the filter called `name`, or the class at `package.module:Class` or `file.py:Class`.
+
+    Raises: `ConfigError`.
+    """
+    if not is_code(name):
+        return FILTERS.load(name)
+    if ":" not in name:
+        raise ConfigError(f"{name!r} names no class; write '{name}:CLASS'")
+    found = load_reference(name)
+    if not (isinstance(found, type) and issubclass(found, Filter)):
+        raise ConfigError(
+            f"{name!r} is {found!r:.100}; name a class that derives from treadle.datagen.quality.protocol.Filter"
+        )
+    return found
+
+
 def read_settings(config: GenerationConfig) -> dict[str, FilterSettings]:
     """Return the settings of the filters that are used, by name. The name `duplicates` is among them.
 
     Raises: `ConfigError` that lists every fault.
     """
-    if faults := [*find_faults(config.quality.filters), *find_lower_faults(config.quality)]:
+    filters = config.quality.filters
+    if faults := [*find_faults(filters, imports=True), *find_lower_faults(config.quality)]:
         raise ConfigError("; ".join(f"{'.'.join(path)}: {text}" for path, text in faults))
     found: dict[str, FilterSettings] = {}
-    for name in _names():
-        given = config.quality.filters.get(name)
+    for name in (*_names(), *filter(is_code, filters)):
+        given = filters.get(name)
         is_on = (
             name == DUPLICATES or FILTERS.load(name).is_on(config) if given is None else given is not False
         )
@@ -64,15 +84,29 @@ def read_settings(config: GenerationConfig) -> dict[str, FilterSettings]:
     return found
 
 
-def find_faults(filters: Mapping[str, bool | dict[str, Json]]) -> list[tuple[tuple[str, ...], str]]:
-    """Return the faults of the section `quality.filters`, each with its path in the configuration."""
+def find_faults(
+    filters: Mapping[str, bool | dict[str, Json]], *, imports: bool
+) -> list[tuple[tuple[str, ...], str]]:
+    """Return the faults of the section `quality.filters`, each with its path in the configuration.
+
+    Without `imports`, the files and modules of the user's filters are not imported, and their settings not checked.
+    """
     faults: list[tuple[tuple[str, ...], str]] = []
     for name, given in filters.items():
         path = ("quality", "filters", name)
-        if name not in _names():
+        if is_code(name) and (not imports or given is False):
+            continue
+        if is_code(name):
+            try:
+                load_filter(name)
+            except ConfigError as error:
+                faults.append((path, str(error)))
+                continue
+        elif name not in _names():
             hint = did_you_mean(name, _names()) or ";"
             faults.append((path, f"there is no filter {name!r}{hint} the filters are {', '.join(_names())}"))
-        elif isinstance(given, dict):
+            continue
+        if isinstance(given, dict):
             faults += [(path + where, text) for where, text in _find_setting_faults(name, given)]
     return faults
 
@@ -80,7 +114,7 @@ def find_faults(filters: Mapping[str, bool | dict[str, Json]]) -> list[tuple[tup
 def find_lower_faults(quality: Quality) -> list[tuple[tuple[str, ...], str]]:
     """Return the faults of the section `quality.lower`, each with its path in the configuration."""
     faults: list[tuple[tuple[str, ...], str]] = []
-    can_lower = [name for name in _names() if name not in _NOT_LOWERED]
+    can_lower = [name for name in (*_names(), *filter(is_code, quality.filters)) if name not in _NOT_LOWERED]
     for name in quality.lower:
         path = ("quality", "lower", name)
         if name in _NOT_LOWERED:
@@ -118,4 +152,4 @@ def _names() -> list[str]:
 
 
 def _settings_type(name: str) -> type[FilterSettings]:
-    return DuplicateSettings if name == DUPLICATES else FILTERS.load(name).settings_type
+    return DuplicateSettings if name == DUPLICATES else load_filter(name).settings_type

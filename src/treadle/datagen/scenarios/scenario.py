@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from pydantic import Field
 
 from treadle.core.types import Json
 
@@ -90,6 +92,10 @@ class Environment(Struct, frozen=True, kw_only=True):
     """The user's message of the task; empty if there is none."""
 
 
+_Items: TypeAlias = Annotated[list[str], Field(max_length=20)]
+"""A list with a bound: a weak model that decodes within the schema would repeat its items until its limit."""
+
+
 @dataclass
 class Scenario:
     """The text and the facts that a scenario writer wrote for one sample: the schema of its answer."""
@@ -100,9 +106,9 @@ class Scenario:
     """What the user wants to reach; the simulated user pursues it."""
     withheld: str = ""
     """A fact that the user tells only if asked for it; empty if there is none."""
-    success: list[str] = field(default_factory=list)
+    success: _Items = field(default_factory=list)
     """What must be true in the end."""
-    new_files: list[str] = field(default_factory=list)
+    new_files: _Items = field(default_factory=list)
     """Files that the message names and that do not exist yet."""
     is_task: bool = True
     """False if the message asks for something else than the environment's task, whose check is not used."""

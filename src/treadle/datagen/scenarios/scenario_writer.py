@@ -6,6 +6,7 @@ Its answer is checked. If the answer has a fault, the writer is told the fault a
 from collections.abc import Mapping, Sequence
 
 from treadle.core.documents import read_data
+from treadle.datagen.quality.exchanges import count_words
 from treadle.datagen.quality.languages import pattern
 from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario
 
@@ -16,12 +17,17 @@ PROMPTS: Mapping[str, Mapping[str, str]] = read_data("treadle.datagen", "prompts
 """What the models of a generation are told."""
 
 
-def find_scenario_faults(written: Scenario, spec: SampleSpec, environment: Environment) -> tuple[str, ...]:
-    """Return the faults of a scenario, one sentence each; empty if it can be used."""
+def find_scenario_faults(
+    written: Scenario, spec: SampleSpec, environment: Environment, least_words: int = 1
+) -> tuple[str, ...]:
+    """Return the faults of a scenario, one sentence each; empty if it can be used. Messages of fewer than
+    `least_words` words are rejected by a filter."""
     message = written.message
     if not message:
         return ("The message is empty.",)
     faults = []
+    if count_words(message) < least_words:
+        faults.append(f"The message {message!r} is too short; write what this user would send.")
     known = f"{environment.task_input}"
     for text in dict.fromkeys((message, written.withheld)):
         if (place := find_placeholder(text)) is not None and place not in known:

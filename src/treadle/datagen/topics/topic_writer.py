@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, LeaseHeldError, ProviderError
@@ -25,6 +25,8 @@ RUN_PREFIX = "topic-"
 """The beginning of the ids of all runs for topics."""
 MAX_CHARS = 300
 """The longest text that is a topic."""
+_MAX_SURPLUS = 10
+"""How many subtopics more than the degree an answer may have. Those that were not asked for are left out."""
 _BULLET = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.)])\s+")
 
 
@@ -36,16 +38,14 @@ class _LinkedSubtopic(_Subtopic):
     connections: list[str] = Field(default_factory=list)
 
 
-class TreeAnswer(BaseModel):
-    """Subtopics of a tree."""
+def _answer_type(config: Topics) -> type[BaseModel]:
+    """Return the type of answers: subtopics, in a graph with the ids of other topics to which they belong.
 
-    subtopics: list[_Subtopic]
-
-
-class GraphAnswer(BaseModel):
-    """Subtopics of a graph, with the ids of other topics to which they belong."""
-
-    subtopics: list[_LinkedSubtopic]
+    A weak model that decodes within the schema repeats subtopics until its limit, unless the list has a bound.
+    """
+    kind: Any = _LinkedSubtopic if config.mode == "graph" else _Subtopic
+    items: Any = Annotated[list[kind], Field(max_length=config.degree + _MAX_SURPLUS)]
+    return create_model("Subtopics", subtopics=(items, ...))
 
 
 class TopicRequest(Struct, frozen=True, kw_only=True):
@@ -77,12 +77,11 @@ class TopicWriter:
         self._config = config
         self._seed = seed
         self._dataset = dataset
-        is_graph = config.mode == "graph"
         told = PROMPTS["writers"]
         self._agent: Agent[Any] = Agent(
             model,
-            instructions="\n".join([told["topics"], *([told["links"]] if is_graph else ())]),
-            schema=GraphAnswer if is_graph else TreeAnswer,
+            instructions="\n".join([told["topics"], *([told["links"]] if config.mode == "graph" else ())]),
+            schema=_answer_type(config),
             journal=journal,
         )
         # The model has waited between its own attempts.

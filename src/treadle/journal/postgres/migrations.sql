@@ -46,3 +46,9 @@ ALTER TABLE runs ADD COLUMN losses int8 NOT NULL DEFAULT 0;
 DROP INDEX runs_by_queue;
 CREATE INDEX runs_by_queue ON runs(queue, owner, losses, id)
     WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
+
+-- version 4
+ALTER TABLE runs ADD COLUMN ended_at float8;
+UPDATE heads SET events=NULL, checksum=NULL
+    WHERE EXISTS(SELECT 1 FROM frames WHERE run = heads.run AND seq = heads.frame AND count < 3)
+    AND EXISTS(SELECT 1 FROM runs WHERE id = heads.run AND is_turn_open = 0);

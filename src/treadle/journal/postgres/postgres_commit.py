@@ -27,7 +27,7 @@ from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_ex
 
 _FIRST_TOKEN_BITS = 60
 """The size of the random first token of a run, by which a writer recognises the run that it made."""
-_FLOATS = {"created_at", "reward", "updated_at", "cost_usd"}
+_FLOATS = {"created_at", "reward", "updated_at", "cost_usd", "ended_at"}
 _INTS = {
     "is_session", "is_turn_open", "turns", "has_failed", "checksum", "events", "steps", "input_tokens",
     "cached_input_tokens", "output_tokens", "context_chars",

@@ -78,3 +78,9 @@ CREATE INDEX runs_by_queue ON runs(queue, owner, losses, id)
 CREATE TABLE dictionaries(
     id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB NOT NULL, runs BLOB NOT NULL
 );
+
+-- version 10
+ALTER TABLE runs ADD COLUMN ended_at REAL;
+UPDATE heads SET events=NULL, checksum=NULL
+    WHERE EXISTS(SELECT 1 FROM frames WHERE id = heads.frame AND count < 3)
+    AND EXISTS(SELECT 1 FROM runs WHERE id = heads.run AND is_turn_open = 0);

@@ -36,7 +36,7 @@ from treadle.journal.tables.table_rows import (
 )
 
 _FIGURES = {
-    RunOrder.DURATION: "coalesce(heads.updated_at - runs.created_at, 0)",
+    RunOrder.DURATION: "coalesce(coalesce(runs.ended_at, heads.updated_at) - runs.created_at, 0)",
     RunOrder.COST: "coalesce(heads.cost_usd, -1)",
     RunOrder.TOKENS: "coalesce(heads.input_tokens + heads.output_tokens, 0)",
 }

@@ -5,7 +5,7 @@ of the run's previous frame. The first frame continues the checksum of the run's
 the run that the frame belongs to and its place in the run. CRC-32 finds every change within 32 consecutive bits; it
 does not protect against forgery. The other columns of a frame are checked against the frames around it.
 
-A row that an older Treadle wrote has no checksum. The checksum of the next frame then begins with the run's id.
+A row that a much older Treadle wrote has no checksum. The checksum of the next frame then begins with the run's id.
 Some facts may not be stored: an older Treadle wrote the run, or they must be estimated anew. `fill_facts` computes
 them from the run's events.
 """
@@ -132,7 +132,8 @@ def _checksum(run_id: str, number: int, body: bytes) -> int:
 
 RUN_COLUMNS = (
     "status", "stop_reason", "fault", "error", "created_at", "model", "task_set", "task_id", "parent_run_id",
-    "labels", "input", "is_session", "is_turn_open", "waiting", "turns", "reward", "has_failed", "checksum",
+    "labels", "input", "is_session", "is_turn_open", "waiting", "turns", "reward", "has_failed", "ended_at",
+    "checksum",
 )  # fmt: skip
 """The facts in `runs`: they change with a turn at most. `labels` and `waiting` are JSON, NULL if empty."""
 
@@ -170,6 +171,7 @@ def run_values(facts: Facts, seed: int) -> tuple[object, ...]:
         facts.turns,
         None if facts.reward is None else float(facts.reward),
         int(facts.has_failed),
+        None if facts.ended_at is None else float(facts.ended_at),
     )
     return (*values, row_checksum(values, seed))
 
@@ -202,7 +204,9 @@ def facts_from(run_id: str, row: tuple[Any, ...]) -> Facts:
     run_row, (frame, *head_row) = row[: len(RUN_COLUMNS)], row[len(RUN_COLUMNS) :]
     *run_facts, checksum = run_row
     if checksum not in (None, row_checksum(tuple(run_facts), seed_of(run_id))):
-        raise damaged(run_id, "its row in the table `runs` has other content than what was written")
+        *run_facts, _ = run_facts  # an older Treadle leaves `ended_at`, and its checksum does not cover it
+        if checksum != row_checksum(tuple(run_facts), seed_of(run_id)):
+            raise damaged(run_id, "its row in the table `runs` has other content than what was written")
     values: dict[str, Any] = dict(zip(RUN_COLUMNS, run_facts, strict=False))
     values.update(_check_head(run_id, frame, head_row))
     try:

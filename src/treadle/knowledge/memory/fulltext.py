@@ -69,6 +69,11 @@ _ENOUGH = 9.0
 """A weight that is enough for any query: about that of two rare words."""
 _LEAST_OF_BEST = 0.3
 _SAME_CANDIDATES = 20
+_FOLLOWED, _NAMED = 3, 6
+"""How many of the best entries lead to others by a name, and how many entries may have that name at most."""
+_FOLLOWED_CHARS = 2_000
+_LED = 0.5
+"""Which share of its score an entry adds to another one by a name that only the two have; less if more have it."""
 
 
 class Match(Struct, frozen=True):
@@ -368,6 +373,43 @@ def lift_similar(
     }
 
 
+def follow_names(
+    db: sqlite3.Connection,
+    space: tuple[int, int],
+    query: str,
+    stores: Collection[str],
+    scores: dict[int, float],
+) -> dict[int, float]:
+    """Return what the best entries add to the scores of those that have a rare name of theirs.
+
+    "Where does Kim's sister live?" finds "Kim's sister Åse called", which leads to "Åse moved to Hamar". `scores`
+    are those of the entries that were found. Names in the query and in pieces of documents lead nowhere.
+    """
+    rows = heapq.nlargest(_FOLLOWED, scores, key=scores.__getitem__)
+    kept = f"SELECT id, text FROM memory_entries WHERE id IN ({','.join(map(str, rows))}) AND store <> 'documents'"
+    condition = f"AND e.store IN ({','.join('?' * len(stores))})" if stores else ""
+    sql = (
+        "SELECT memory_text.rowid FROM memory_text CROSS JOIN memory_entries e ON e.id = memory_text.rowid "
+        f"WHERE memory_text MATCH ? AND memory_text.rowid BETWEEN ? AND ? {condition} LIMIT {_NAMED + 1}"
+    )
+    asked, added = {*query_terms(query)}, dict[int, float]()
+    for row, text in db.execute(kept).fetchall():
+        for name in _names(text) - asked:
+            found = {other for (other,) in db.execute(sql, (_quote(name), *space, *stores))} - {row}
+            if len(found) < _NAMED:
+                for other in found:
+                    added[other] = max(added.get(other, 0.0), _LED * scores[row] * 2 / (len(found) + 1))
+    return added
+
+
+def _names(text: str) -> set[str]:
+    """Return the stems of words that have a capital letter although they do not begin a sentence."""
+    said = drop_speaker(text)[:_FOLLOWED_CHARS]
+    begun = {found.end() for found in _SENTENCE.finditer(said)}
+    words = [found for found in _WORD.finditer(said) if found[0][0].isupper() and found.start() not in begun]
+    return {stem(word) for found in words if len(word := found[0].casefold()) > 1 and word not in _ASKING}
+
+
 def neighbours_of(rows: Collection[int]) -> set[int]:
     """Return the rows that may be beside some rows, and these."""
     return {row + step for row in rows for away in (0, *_NEIGHBOURS) for step in (away, -away)}
@@ -393,8 +435,9 @@ def _score(stems: Sequence[str], term: str, weight: float, average: float) -> fl
 def _fit(matched: Collection[str], telling: Collection[str], *, is_subject: bool) -> float:
     """Return how well an entry with the words `matched` fits a query with the words `telling`, of which one may be
     the name of who said it."""
-    count = sum(term in matched for term in telling)
-    return count and min(1.0, count / min(len(telling), _MAX_TELLING) + _BONUS * (count - 1 + is_subject))
+    count, most = sum(term in matched for term in telling), min(len(telling), _MAX_TELLING)
+    bonus = _BONUS * most / max(1, len(telling))
+    return count and min(1.0, count / most + bonus * (count - 1 + is_subject))
 
 
 def _telling(text: str) -> list[str]:
@@ -439,6 +482,8 @@ MAX_QUERY_CHARS = 20_000
 """How much of a query is read."""
 _MAX_WORD_CHARS = 40
 _WORD = re.compile(r"[^\W_]+")
+_SENTENCE = re.compile(r"(?:^|[.!?:\"“«\n])\s*")
+"""The end of one sentence, up to the beginning of the next one."""
 _DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 """The characters of scripts without blanks."""
 
@@ -485,22 +530,11 @@ def query_terms(text: str) -> list[str]:
     return list(dict.fromkeys(map(stem, telling or words)))
 
 
-def tell_words(text: str) -> list[str]:
-    """Return the stems of the words that matter for what `text` says, in order, each as often as it occurs."""
-    return [stem(word) for word in words_of(text) if word not in _FILLERS]
-
-
 def says_the_same(new: str, old: str) -> bool:
-    """Return whether `new` adds nothing to `old`.
-
-    Its words, in any form and without fillers, occur in `old` in the same order, and make up most of it. Both have
-    the same negations and numbers. So nothing is lost if only `old` is kept.
-    """
-    mine, theirs = tell_words(new), tell_words(old)
-    if not mine or len(mine) < 0.8 * len(theirs) or _fixed(new) != _fixed(old):
-        return False
-    rest = iter(theirs)
-    return all(word in rest for word in mine)
+    """Return whether two texts have the same words in the same order, in any form and without fillers, and the same
+    negations and numbers. A word more may change everything: an old boss, a shell fish."""
+    mine, theirs = ([stem(word) for word in words_of(text) if word not in _FILLERS] for text in (new, old))
+    return bool(mine) and mine == theirs and _fixed(new) == _fixed(old)
 
 
 def _fixed(text: str) -> list[str]:

@@ -19,6 +19,7 @@ from treadle.knowledge.memory.fulltext import (
     Match,
     drop_speaker,
     find_same,
+    follow_names,
     index_form,
     lift_similar,
     neighbours_of,
@@ -29,6 +30,7 @@ from treadle.knowledge.memory.memory_tables import (
     AUDIT,
     CONTENT,
     ENTRY,
+    NEWEST_FIRST,
     OF_SOURCE,
     PLACES,
     SPACE_BITS,
@@ -106,12 +108,13 @@ class MemoryStore:
     def entries(
         self, stores: Collection[Store] = (), limit: int | None = None, *, newest_first: bool = False
     ) -> list[MemoryEntry]:
-        """Return the entries of some stores, or of all, in order of their first version."""
+        """Return the entries of some stores, or of all, in order of their first version, or of when they were last
+        said (`MemoryEntry.said_at`)."""
         condition = f"AND store IN ({','.join('?' * len(stores))})" if stores else ""
         with self._database.reading() as db:
             rows = db.execute(
                 f"SELECT {ENTRY} FROM memory_entries WHERE id BETWEEN ? AND ? {condition} "
-                f"ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?",
+                f"ORDER BY {NEWEST_FIRST if newest_first else 'id'} LIMIT ?",
                 (*self._space(db), *stores, -1 if limit is None else limit),
             ).fetchall()
         return [read_entry(row) for row in rows]
@@ -269,6 +272,8 @@ class MemoryStore:
             for row, store, strength, used_at in db.execute(sql):
                 if store == Store.EPISODIC:
                     scores[row] = weigh(scores[row], decay(strength, at - used_at))
+            for row, score in follow_names(db, space, text, stores, scores).items():
+                scores[row] += score
             best = heapq.nlargest(limit, scores, key=scores.__getitem__)
             entries = dict(self._read_all(db, best))
         return [Hit(entries[row], scores[row], fits[row]) for row in best if row in entries]

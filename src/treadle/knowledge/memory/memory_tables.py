@@ -213,6 +213,8 @@ def _make_tables(db: sqlite3.Connection) -> None:
 
 ENTRY = f"id, store, version, created_at, strength, used_at, merged, {CONTENT}"
 """The columns of an entry with its newest version."""
+NEWEST_FIRST = f"CASE WHEN store = '{Store.EPISODIC}' THEN written_at ELSE used_at END DESC, id DESC"
+"""The order by `MemoryEntry.said_at`."""
 AUDIT = "id, at, action, store, author, entry, version, key, run_id, turn, reason"
 PLACES = ",".join("?" * len(CONTENT.split(",")))
 

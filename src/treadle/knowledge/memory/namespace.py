@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import Struct
 
+from treadle.context.compaction_summary import cut_middle
 from treadle.core.errors import ConfigError, ProviderError, ServerError
 from treadle.core.types import StopReason
 from treadle.http.transport import HttpTransport, Transport
@@ -134,6 +135,8 @@ _PAUSE_SECONDS = 30.0
 _USER_CHARS = 600
 _OUTPUT_CHARS = 900
 _TOOLS_CHARS = 300
+_READ_CHARS = 4
+"""How many characters of each end of a long text are read for one that is kept, as blanks are joined."""
 
 
 class Found(Struct, frozen=True):
@@ -292,5 +295,7 @@ def forget_runs(journal: Journal, run_ids: Collection[str], at: float) -> int:
 
 
 def _cut(text: str, chars: int) -> str:
-    text = " ".join(text[: 4 * chars].split())
-    return text if len(text) <= chars else f"{text[: chars - 1]}…"
+    """Return the beginning and the end of a text in one line."""
+    most = _READ_CHARS * chars
+    ends = text if len(text) <= 2 * most else f"{text[:most]} {text[-most:]}"
+    return cut_middle(" ".join(ends.split()), chars)

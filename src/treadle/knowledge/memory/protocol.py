@@ -111,11 +111,16 @@ class MemoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
     confidence: float | None = None
     strength: float = 1.0
-    """How slowly the memory fades: see `strength.decay`."""
+    """How slowly the memory fades: see `forgetting.decay`."""
     used_at: float = 0.0
     """When the memory was last written, written again or recalled."""
     merged: int = 0
     """The number of later writes that said the same."""
+
+    @property
+    def said_at(self) -> float:
+        """When the memory was last written or written again. Of an episode it is the time of what happened."""
+        return self.written_at if self.store is Store.EPISODIC else self.used_at
 
 
 class Written(Struct, frozen=True):

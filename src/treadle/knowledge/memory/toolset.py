@@ -2,6 +2,7 @@
 `recall`, with which a model uses its memory."""
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -35,6 +36,9 @@ _MAX_FACTS = 12
 _LEAST_ITEMS = 6
 """How many entries there is room for at least. A longer entry is cut."""
 _CHARS_PER_TOKEN = 3
+_LONG_CHARS, _END_CHARS = 600, 150
+"""Of a message that is longer, so much of its beginning and of its end is searched for."""
+_QUESTION = re.compile(r"[^.!?\n]++\?(?=\s|$)")
 _TITLE_CHARS = 100
 
 
@@ -69,7 +73,7 @@ class Recaller:
         """
         told = told or {}
         limit = self._max_items * 3 + len(told)
-        found = await self._memory.search(text, stores=self._stores, limit=limit, now=now)
+        found = await self._memory.search(_ask_of(text), stores=self._stores, limit=limit, now=now)
         self.note = found.note
         run_id = turn_key.rpartition("/")[0]
         does_fit = any(hit.fit >= LEAST_FIT for hit in found.hits[: self._max_items])
@@ -107,6 +111,15 @@ class Recaller:
         return room - cost
 
 
+def _ask_of(text: str) -> str:
+    """Return the part of a message that is searched for: of a long one the questions at its ends, or else its ends.
+    There people say what they want with what they pasted."""
+    if len(text) <= _LONG_CHARS:
+        return text
+    ends = f"{text[:_END_CHARS]}\n{text[-_END_CHARS:]}"
+    return " ".join(_QUESTION.findall(ends)) or ends
+
+
 def _is_new(entry: MemoryEntry, told: Mapping[str, int], run_id: str) -> bool:
     """Return whether the model does not see an entry yet: it was not told, and is not of the same session."""
     return told.get(entry.entry_id) != entry.version and entry.metadata.get(RUN) != run_id
@@ -141,7 +154,7 @@ def _place_of(entry: MemoryEntry) -> dict[str, str]:
 
 def line_of(entry: MemoryEntry) -> str:
     """Return an entry as an item of a list. Its further lines are indented, so that none looks like an item."""
-    day = datetime.fromtimestamp(entry.written_at, UTC).date().isoformat()
+    day = datetime.fromtimestamp(entry.said_at, UTC).date().isoformat()
     said = [entry.entry_id, *([entry.epistemic.value] if entry.epistemic else []), day]
     text = "\n  ".join(entry.text.splitlines())
     return f"- [{', '.join(said)}] {text}"

@@ -7,6 +7,7 @@ exceptions included; only a cancellation raises.
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.asking import Answer, Question
 from treadle.core.calls import RunInner, refuse_unapproved, unknown_outcome
-from treadle.core.errors import ConfigError, NoResultError, RetryWithMessage
+from treadle.core.errors import ConfigError, NoResultError, RetryWithMessage, ToolError
 from treadle.core.limits import Allowance
 from treadle.core.lineage import Child
 from treadle.core.types import Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
@@ -323,6 +324,8 @@ class Workbench:
                 key = (self.run_id, call.arguments)
                 if (wrong := self.failures.blame_tool(call.name, error, key, told)) is not None:
                     raise wrong from error
+            if not isinstance(error, ToolError):
+                logging.getLogger("treadle.tools").debug("the tool %r failed", call.name, exc_info=error)
             is_lost = isinstance(error, NoResultError)
             kind = ToolErrorKind.IN_DOUBT if is_lost else ToolErrorKind.FAILED
             result, blobs = failed(call, kind, describe_exception(error)), None

@@ -26,7 +26,7 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.models.config.logprobs_probe import MakeModel, find_logprobs_mode
-from treadle.models.protocol import Model, Watch, innermost
+from treadle.models.protocol import Model, Watch, check_vocabulary, innermost
 from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, EngineInfo, HttpEndpoint
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.renderers.protocol import Renderer
@@ -370,25 +370,6 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
     """
     info = await _find_engine(model)
     return {"logprobs": True, "return_token_ids": True} if info is not None and info.gives_ids else {}
-
-
-async def check_vocabulary(model: Model) -> None:
-    """Check that the ids of the renderer of `model` have the same text for its server, if the server says it.
-
-    Raises: `ConfigError` if a text differs; `TransportError`.
-    """
-    renderer: Renderer | None = getattr(innermost(model), "renderer", None)
-    server = _server_of(model)
-    if renderer is None or server is None:
-        return
-    for ids in (renderer.encode(_ASKED["sample"]), renderer.stop_token_ids[:1]):
-        ours, theirs = renderer.decode(ids), await server.find_text(ids)
-        # A server may leave special tokens out, and blanks at the ends.
-        if theirs is not None and theirs.strip() not in ("", ours.strip()):
-            raise ConfigError(
-                f"the renderer {renderer.name!r} is for another model than the one at {server.server.origin}: "
-                f"the ids of {ours!r:.60} are {theirs!r:.60} there. Give the renderer of the model's own tokenizer"
-            )
 
 
 def _is_city(arguments: str) -> bool:

@@ -218,7 +218,7 @@ def _writer_for(template: str) -> Callable[[None, Message, Contents], tuple[None
 
     def step(state: None, message: Message, contents: Contents) -> tuple[None, bytes]:
         for part in message.parts:
-            check_part(part, CompletionsModel.DIALECT, CompletionsModel.PARTS)
+            check_part(part, CompletionsModel.DIALECT, CompletionsModel.PARTS, CompletionsModel.LINKS)
         return None, _encode_inner(write(with_files(message, contents)))
 
     return step

@@ -270,7 +270,7 @@ def _encode_parts(message: Message, contents: Contents) -> dict[str, Json]:
     texts = [message.content] if message.content else []
     images: list[str] = []
     for part in message.parts:
-        check_part(part, OllamaModel.DIALECT, OllamaModel.PARTS)
+        check_part(part, OllamaModel.DIALECT, OllamaModel.PARTS, OllamaModel.LINKS)
         if part.kind == "text":
             texts.append(text_of_part(part, contents))
         else:

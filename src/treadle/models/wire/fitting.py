@@ -21,6 +21,14 @@ INVALID_KEY = "INVALID_JSON"
 Source: Anthropic's documentation of fine-grained tool streaming.
 """
 
+_NAMED = ("properties", "$defs", "definitions")
+"""The keys of a schema with schemas by name."""
+_VALUES = ("enum", "const", "default", "examples", "required")
+"""The keys of a schema with values, in which nothing is a schema."""
+_BOUNDS = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength"),
+    *("minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
+)
 _MAX_NAME_CHARS = 64
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -181,15 +189,32 @@ def is_closed(schema: Json) -> bool:
     )
 
 
+def without_bounds(schema: Json) -> Json:
+    """Return `schema` without the bounds of numbers, texts and lists, within which not every server can decode."""
+    if isinstance(schema, list):
+        return [without_bounds(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: without_bounds(item) for name, item in value.items()}
+        if key in _NAMED and isinstance(value, dict)
+        else value
+        if key in _VALUES
+        else without_bounds(value)
+        for key, value in schema.items()
+        if key not in _BOUNDS
+    }
+
+
 def _subschemas(schema: Json) -> Iterator[dict[str, Json]]:
     """Yield every object in `schema` that may be a schema, itself first."""
     if isinstance(schema, dict):
         yield schema
         for key, value in schema.items():
-            if key in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            if key in _NAMED and isinstance(value, dict):
                 for item in value.values():
                     yield from _subschemas(item)
-            elif key not in ("enum", "const", "default", "examples", "required"):
+            elif key not in _VALUES:
                 yield from _subschemas(value)
     elif isinstance(schema, list):
         for item in schema:

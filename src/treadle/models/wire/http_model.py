@@ -66,6 +66,8 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
     """The provider that defined the dialect."""
     READER: ClassVar[type[PlainReader] | None] = None
     """The fast reader of plain answers; `None`: `_read` reads all answers."""
+    LINKS: ClassVar[str] = ""
+    """The kinds of parts that may be links, which the server fetches, with spaces between them."""
     PARTS: ClassVar[AcceptedParts] = {}
     """The parts of messages that the dialect can send."""
     RESERVED: ClassVar[frozenset[str]]
@@ -161,7 +163,7 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
 
     def check_part(self, part: Artifact) -> None:
         """Check that the dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
-        check_part(part, self.DIALECT, self.PARTS)
+        check_part(part, self.DIALECT, self.PARTS, self.LINKS)
 
     def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
         """Return the server's answer; see `Model.infer`.

@@ -38,8 +38,11 @@ def text_of_answer(content: str) -> str:
     return NO_TEXT if not content or content.isspace() else content
 
 
-def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
-    """Check that a dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
+def check_part(part: Artifact, dialect: str, accepted: AcceptedParts, links: str) -> None:
+    """Check that a dialect can send `part`. `links` has the kinds of parts that may be links, with spaces.
+
+    Raises: `UnsupportedPartError` if it cannot.
+    """
     if part.kind == "text":
         if part.digest is not None or part.data is not None:
             return
@@ -49,6 +52,11 @@ def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
         raise UnsupportedPartError(
             f"the dialect {dialect} cannot send {describe(part)}: it accepts only {kinds}; use a model of another "
             "dialect, or leave the part out"
+        )
+    if is_link(part) and part.kind not in links.split():
+        raise UnsupportedPartError(
+            f"the dialect {dialect} cannot send {describe(part)} as a link: give its content, such as by a "
+            "data URL"
         )
     if part.size_bytes == 0:
         raise UnsupportedPartError(f"cannot send {describe(part)}: it is empty")

@@ -6,8 +6,10 @@ it: its dialect may be another one.
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from mimetypes import guess_type
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct, field
@@ -41,6 +43,8 @@ class ServedRequest(Struct, kw_only=True):
     """The tools of the client, as functions of OpenAI's flat form."""
     tool_choice: str = AUTO
     """`auto`, `none`, `required`, or the name of the tool that must be called."""
+    allows_all: bool = True
+    """False if `tool_choice` allows some tools only; the others are not among `tools`."""
     is_parallel: bool | None = None
     """Whether an answer may have several calls; `None`: as the model's server likes."""
     form: dict[str, Json] | None = None
@@ -59,24 +63,31 @@ class ServedRequest(Struct, kw_only=True):
     echo: dict[str, Json] = field(default_factory=dict)
     """The fields that the answer repeats."""
 
-    def settings_for(self, dialect: str | None) -> Settings:
+    @property
+    def text_tools(self) -> frozenset[str]:
+        """The names of the tools whose calls are texts."""
+        return frozenset([str(tool["name"]) for tool in self.tools if tool.get("takes_text")])
+
+    def settings_for(self, dialect: str | None, *, is_agent: bool = False) -> Settings:
         """Return the options of a model of this dialect (`None`: of no server) for the request.
+
+        An agent has tools of its own, and is given the form of its answers as a schema.
 
         Raises: `ConfigError` that names a field which such a model cannot be sent.
         """
-        extra = dict(self.extra)
+        extra = {name: it for name, it in self.extra.items() if not (is_agent and name == "response_format")}
         if dialect not in (self.dialect, None):
-            extra = {}
-            for name in self.extra:
+            for name in extra:
                 if name not in _HARMLESS and name not in _TRANSLATED:
                     raise ConfigError(
                         f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                     )
-            if self.form is not None:
+            extra = {}
+            if self.form is not None and not is_agent:
                 raise ConfigError(
                     f"the form of the answer cannot be demanded of {self.model!r}, whose server speaks {dialect}"
                 )
-        if self.tools and (self.tool_choice != AUTO or self.is_parallel is not None):
+        if (self.tools or is_agent) and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
                 name = "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice"
@@ -112,6 +123,21 @@ def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | N
 _TRANSLATED = frozenset(("response_format",))
 
 
+def read_form(form: Json) -> dict[str, Json] | None:
+    """Return the JSON Schema that `response_format` of chat completions means; `None`: any text.
+
+    Raises: `ConfigError`.
+    """
+    fields = form if isinstance(form, dict) else {}
+    if fields.get("type") in ("text", "json_object"):
+        return None if fields["type"] == "text" else {"type": "object"}
+    wanted = fields.get("json_schema")
+    schema = wanted.get("schema") if isinstance(wanted, dict) else None
+    if not isinstance(schema, dict):
+        raise ConfigError("response_format has no schema; give it as response_format.json_schema.schema")
+    return schema
+
+
 class _TextArguments(Struct):
     input: str
 
@@ -125,10 +151,36 @@ def make_text_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
     A format that the texts must have is told to the model, because few servers can constrain it.
     """
     form, about = tool.get("format"), str(tool.get("description") or "")
+    if isinstance(form, dict):
+        form = form.get("grammar", form)  # chat completions have it one level deeper
     if isinstance(form, dict) and (grammar := form.get("definition")):
         about = f"{about}\n\nThe input must fit this grammar ({form.get('syntax')}):\n{grammar}".strip()
     parameters = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
     return {"name": tool.get("name"), "description": about, "parameters": parameters, "takes_text": True}
+
+
+def choose_allowed(
+    tools: Sequence[Mapping[str, Any]], allowed: Iterable[Mapping[str, Any]], mode: Json, where: str
+) -> tuple[str, list[Mapping[str, Any]]]:
+    """Return the choice and the tools that a `tool_choice` of the type `allowed_tools` leaves.
+
+    `where` is the name of the field with the mode and the tools. Raises: `ConfigError` if it allows another tool,
+    or has another mode than `auto` and `required`.
+    """
+    if mode not in (AUTO, REQUIRED):
+        raise ConfigError(f"{where}.mode is {mode!r:.100}; give 'auto' or 'required'")
+    given, kept = {_key_of(tool): tool for tool in tools}, {}
+    for item in allowed:
+        if (key := _key_of(item)) not in given:
+            raise ConfigError(f"tool_choice allows {item!r:.100}, which is none of the tools")
+        kept[key] = given[key]
+    return str(mode), list(kept.values())
+
+
+def _key_of(tool: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what identifies a tool in `tool_choice`."""
+    name = tool.get("server_label" if tool.get("type") == "mcp" else "name")
+    return str(tool.get("type")), str(name)
 
 
 def text_of_call(arguments: str) -> str:
@@ -166,15 +218,13 @@ def read_url(url: Json, blobs: dict[str, bytes], name: str | None = None, kind: 
     Raises: `ConfigError`.
     """
     if str(url).startswith(("https://", "http://")):
-        return Artifact(kind, uri=str(url), name=name)
-    return read_data_url(url, blobs, name)
-
-
-def read_data_url(url: Json, blobs: dict[str, bytes], name: str | None = None) -> Artifact:
-    """Return the part whose content, which goes to `blobs`, is in a data URL. Raises: `ConfigError`."""
+        mime_type, _ = guess_type(urlsplit(str(url)).path)
+        return Artifact(kind, mime_type=mime_type, uri=str(url), name=name)
     head, comma, data = str(url).partition(",")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
-        raise ConfigError("give the image or file as a data URL, such as 'data:image/png;base64,...'")
+        raise ConfigError(
+            "give the image or file as a data URL, such as 'data:image/png;base64,...', or by its https address"
+        )
     try:
         content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -22,6 +22,7 @@ from treadle.models.protocol import (
     Watch,
     can_call_tools,
     check_parts,
+    check_vocabulary,
     context_tokens_of,
     estimate_cost_usd,
     has_price,
@@ -174,6 +175,11 @@ class FallbackModel:
                 refusal = refusal or error
         assert refusal is not None
         raise refusal
+
+    async def check_vocabulary(self) -> None:
+        """Check the renderers of all models, since any of them may answer; see `TokenModel.check_vocabulary`."""
+        for model in self.models:
+            await check_vocabulary(model)
 
     def estimate_cost_usd(self, usage: Usage) -> float | None:
         """Return what `usage` would cost with the most expensive of the models; `None` if that is not known."""

@@ -34,9 +34,9 @@ from treadle.core.types import (
 from treadle.journal.protocol import RunWriter
 from treadle.journal.run_info import QUEUE
 from treadle.loop.driver import Driver
-from treadle.loop.wayout import see_through
+from treadle.loop.wayout import released_on_error
 from treadle.models.protocol import pass_on
-from treadle.models.wire.served import ServedRequest, join_words
+from treadle.models.wire.served import ServedRequest, join_words, read_form
 from treadle.runs.agent_parts import AgentParts, require_trust
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import leave, open_turn
@@ -45,7 +45,7 @@ from treadle.runs.recording import read_given, take_in_rest
 from treadle.runs.resume import go_on
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.catalog import ClientWish
+from treadle.server.catalog import ClientWish, check_choice
 from treadle.server.gateway.conversations import OPENING, ConversationDigest, Renewal, opening_of
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.idempotency import KeyedRequest, new_run_id
@@ -117,19 +117,21 @@ class ClientTurn:
     def _schema(self) -> dict[str, Json] | None:
         """The JSON Schema that an agent's answer must fit; `None`: any text. A model's own server is sent it."""
         form = self._asked.form
-        return _schema_of(form) if self._is_agent and form is not None else None
+        return read_form(form) if self._is_agent and form is not None else None
 
     def _agent(self) -> tuple[AgentParts, Given]:
         host, asked = self._host, self._asked
         wish = ClientWish(
             instructions=asked.instructions,
             tools=asked.tools,
-            settings=asked.settings_for(host.offered.dialect_of(asked.model)),
+            settings=asked.settings_for(host.offered.dialect_of(asked.model), is_agent=self._is_agent),
             schema=self._schema,
             is_relayed=not self._is_agent,
             client=self._caller.name if not self._is_agent else "",
         )
         agent = host.offered.agent(asked.model, wish)
+        if self._is_agent:
+            check_choice(agent, asked.tool_choice, allows_all=asked.allows_all)
         given = Given(
             agent.answer,
             agent.deps,
@@ -148,12 +150,9 @@ class ClientTurn:
             driver = await self._begin(agent, given)
         else:
             (state, writer), seq = found, found[0].seq
-            try:
+            async with released_on_error(writer):
                 driver = await go_on(agent, state, writer, given)
                 await self._say(agent, driver)
-            except BaseException:
-                await see_through(writer.release)
-                raise
         self._name_answer(driver.run_id, driver.state.turn.number, driver.state.step)
         self._host.note_asked(self._caller, self.run_id)
         if (keyed := self._named.keyed) is not None:
@@ -218,13 +217,10 @@ class ClientTurn:
             writer = await journal.acquire(run_id)
         except (LeaseHeldError, RunNotFoundError):
             return None
-        try:
+        async with released_on_error(writer):
             found = await self._host.conversations.state_of(run_id, writer)
             if found is not None and self._continues(*found, history, whole):
                 return found[0], writer
-        except BaseException:
-            await see_through(writer.release)
-            raise
         await writer.release()
         return None
 
@@ -387,11 +383,8 @@ class ClientTurn:
                 await asyncio.sleep(0.05)
                 continue
             agent, given = self._agent()
-            try:
+            async with released_on_error(writer):
                 driver = await go_on(agent, state, writer, given)
-            except BaseException:
-                await see_through(writer.release)
-                raise
             await self._drive(driver)
 
     def _shown(self, state: State, done: list[Completion]) -> Completion:
@@ -450,17 +443,6 @@ def _to_completed(state: State, call: ToolCall, message: Message) -> e.ToolCompl
         artifacts=message.parts,
     )
     return e.ToolCompleted(step=state.step, result=result)
-
-
-def _schema_of(form: dict[str, Json]) -> dict[str, Json]:
-    """Return the JSON Schema that `response_format` means. Raises: `ConfigError`."""
-    if form.get("type") == "json_object":
-        return {"type": "object"}
-    wanted = form.get("json_schema")
-    schema = wanted.get("schema") if isinstance(wanted, dict) else None
-    if not isinstance(schema, dict):
-        raise ConfigError("response_format has no schema; give it as response_format.json_schema.schema")
-    return schema
 
 
 _BUDGETS = (StopReason.MAX_COST, StopReason.MAX_TOKENS, StopReason.MAX_TOOL_CALLS, StopReason.MAX_STEPS)

@@ -522,7 +522,7 @@ def _without_tools(task: Task) -> Task:
         input=task.input,
         instructions=task.instructions,
         files=task.files,
-        grader=check,
+        grader=None if getattr(task, "grader", task) is None else check,
         seed=task.seed,
         task_set=task.task_set,
     )

@@ -34,7 +34,7 @@ async def count_tokens(host: GatewayHost, scope: Scope, receive: Receive, send: 
         await send_whole(send, 200, told, {ESTIMATED_HEADER: "true"})
         return
     try:
-        counted = await host.do(model.count_tokens(read_fields(body)))
+        counted = await host.do(model.find_input_tokens(read_fields(body)))
     except ProviderError as error:
         is_clients = error.status is not None and error.status >= 400 and error.status not in (401, 403)
         status = (error.status or 502) if is_clients else 502

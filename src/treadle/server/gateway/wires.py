@@ -29,6 +29,7 @@ from treadle.server.access import (
     check_scope,
     error_body,
     is_of_anthropic,
+    kind_of,
     read_body,
     send_whole,
 )
@@ -85,7 +86,7 @@ WIRES = {
         openai_chat.write_answer,
         openai_chat.ChatStream.of,
         lambda event: to_sse(_encode(event)),
-        lambda status, message, code: error_body(message, code, "server_error"),
+        lambda status, message, code: error_body(message, code, kind_of(status)),
         b"data: [DONE]\n\n",
     ),
     "/v1/messages": Wire(
@@ -143,7 +144,8 @@ class Gateway:
         except AskedModelError as error:
             after = error.retry_after_seconds
             more = {} if after is None else {"retry-after": f"{after:.0f}"}
-            await send_whole(send, error.status, error_body(str(error), error.code, "server_error"), more)
+            body = error_body(str(error), error.code, kind_of(error.status))
+            await send_whole(send, error.status, body, more)
         except Exception as error:
             response = self._to_response(error)
         if response is not None:

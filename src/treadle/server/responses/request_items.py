@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
 from treadle.models.config.described import Described
-from treadle.models.wire.served import AUTO, NONE, REQUIRED, arguments_of_text, read_data_url
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, arguments_of_text, choose_allowed, read_url
 from treadle.server.responses.response_ids import run_named_by
 
 Item = dict[str, Any]
@@ -120,39 +120,30 @@ class CreateResponse(AskedTurn):
             and isinstance(choice.get("name"), str)
         ):
             return str(choice["name"])
-        if isinstance(choice, dict) and self._allowed is not None:
-            if choice.get("mode") in (AUTO, REQUIRED):
-                return str(choice["mode"])
-            raise ConfigError(f"tool_choice.mode is {choice.get('mode')!r:.100}; give 'auto' or 'required'")
+        if isinstance(choice, dict) and not self.allows_all:
+            return self._choose_allowed(choice)[0]
         raise ConfigError(
             f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required', the name of a function as "
             "{'type': 'function', 'name': NAME}, or {'type': 'allowed_tools', 'mode': MODE, 'tools': TOOLS}"
         )
 
-    @property
-    def _allowed(self) -> list[Item] | None:
-        """The tools that `tool_choice` allows; `None` if it allows all."""
-        choice = self.tool_choice
-        if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
-            return None
+    def _choose_allowed(self, choice: Mapping[str, Any]) -> tuple[str, list[Item]]:
         found = choice.get("tools")
-        return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+        allowed = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+        mode, kept = choose_allowed(self.tools, allowed, choice.get("mode"), "tool_choice")
+        return mode, list(map(dict, kept))
 
     @property
     def allows_all(self) -> bool:
         """False if `tool_choice` allows some tools only."""
-        return self._allowed is None
+        return not isinstance(self.tool_choice, dict) or self.tool_choice.get("type") != "allowed_tools"
 
     @property
     def allowed_tools(self) -> list[Item]:
         """The tools that the model is given. Raises: `ConfigError` if `tool_choice` allows another one."""
-        if self._allowed is None:
+        if self.allows_all or not isinstance(self.tool_choice, dict):
             return self.tools
-        given = {_key_of(tool): tool for tool in self.tools}
-        for item in self._allowed:
-            if _key_of(item) not in given:
-                raise ConfigError(f"tool_choice allows {item!r:.100}, which is none of the tools")
-        return [given[key] for key in dict.fromkeys(map(_key_of, self._allowed))]
+        return self._choose_allowed(self.tool_choice)[1]
 
     @property
     def schema_of_answer(self) -> dict[str, Any] | None:
@@ -167,12 +158,6 @@ class CreateResponse(AskedTurn):
                 "text.format has the type 'json_schema' and no schema; give it as text.format.schema"
             )
         return form.json_schema
-
-
-def _key_of(tool: Item) -> tuple[str, str]:
-    """Return what identifies a tool in `tool_choice`."""
-    name = tool.get("server_label" if tool.get("type") == "mcp" else "name")
-    return str(tool.get("type")), str(name)
 
 
 class RequestItems(Struct):
@@ -310,11 +295,12 @@ class _Reader:
             file = self._files[str(part["file_id"])]
             return self._keep(file.content, file.mime_type, file.name)
         if kind == "input_image":
-            return read_data_url(part.get("image_url"), self.asked.blobs)
-        if kind == "input_file" and part.get("file_data"):
-            return read_data_url(part["file_data"], self.asked.blobs, part.get("filename"))
+            return read_url(part.get("image_url"), self.asked.blobs)
+        if kind == "input_file" and (url := part.get("file_data") or part.get("file_url")):
+            return read_url(url, self.asked.blobs, part.get("filename"), "document")
         raise ConfigError(
-            f"parts of the type {kind!r} are not supported; give images and files as data URLs, or by file_id"
+            f"parts of the type {kind!r} are not supported; give images and files as data URLs, by their "
+            "addresses, or by file_id"
         )
 
     def _keep(self, content: bytes, mime_type: str, name: str | None) -> Artifact:

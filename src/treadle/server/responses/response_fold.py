@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.types import (
+    Fault,
     FinishReason,
     Json,
     OutputSpec,
@@ -317,10 +318,11 @@ class ResponseFold:
             self._close_message()
         if body.stop_reason is StopReason.COMPLETED:
             self._end("completed")
-        elif body.stop_reason is StopReason.CANCELLED:
+        elif body.stop_reason is StopReason.CANCELLED and body.fault is not Fault.INFRASTRUCTURE:
             self._end("cancelled")
-        elif body.stop_reason in (StopReason.ERROR, StopReason.CONTEXT_OVERFLOW):
-            code = "server_error" if body.stop_reason is StopReason.ERROR else "context_length_exceeded"
+        elif body.stop_reason in (StopReason.ERROR, StopReason.CONTEXT_OVERFLOW, StopReason.CANCELLED):
+            is_too_long = body.stop_reason is StopReason.CONTEXT_OVERFLOW
+            code = "context_length_exceeded" if is_too_long else "server_error"
             self.error = {"code": code, "message": body.error or body.stop_reason.value}
             self._end("failed")
         else:

@@ -16,13 +16,13 @@ from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
 from treadle.knowledge.files.file_store import facts_of
-from treadle.models.wire.served import AUTO, NONE, REQUIRED, ServedRequest, Settings
+from treadle.models.wire.served import ServedRequest, Settings
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused, no_such
-from treadle.server.catalog import ClientWish, client_tools
+from treadle.server.catalog import ClientWish, check_choice, client_tools
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.given_servers import read_given_servers, write_tool
 from treadle.server.responses.conversation_items import items_of_run
@@ -88,11 +88,9 @@ async def plan_response(
     system += asked.instructions
     wish = replace(wish, instructions=_join_texts([body.instructions, *system]))
     wish = replace(wish, settings=_settings_for(host, body, wish))
-    if wish.servers:
-        agent = await host.catalog.agent_with_servers(body.model, wish)
-    else:
-        agent = host.catalog.agent(body.model, wish)
-    _check_choice(body, agent)
+    agent = await host.catalog.open_agent(body.model, wish)
+    given_kinds = [tool["type"] for tool in body.tools]
+    check_choice(agent, body.choice, allows_all=body.allows_all, given=given_kinds)
     run, mail = None, list[InboxMessage]()
     if begun is None:
         run, mail = await _find_run(host, caller, agent, body, asked, conversation)
@@ -183,7 +181,7 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
 
     Raises: `ConfigError`.
     """
-    dialect = host.catalog.model_dialect(body.model)
+    dialect = host.catalog.dialect_of(body.model)
     verbosity = None if body.text is None else body.text.verbosity
     effort = (body.reasoning or {}).get("effort")
     extra: Settings = {"reasoning": body.reasoning, "text": verbosity and {"verbosity": verbosity}}
@@ -192,42 +190,19 @@ def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Sett
     elif dialect != "openai_responses" and not effort:
         extra["reasoning"] = None  # what is thought is shown whether it is asked for or not
     extra["top_logprobs"] = body.top_logprobs
-    is_agent = host.catalog.is_agent(body.model)
     served = ServedRequest(
         model=body.model,
         dialect="openai_chat" if dialect == "openai_chat" else "openai_responses",
         instructions=None,
         messages=[],
         blobs={},
-        tools=(*wish.tools, *wish.searches, *([{}] if is_agent or wish.servers else [])),
+        tools=(*wish.tools, *wish.searches),
         tool_choice=body.choice,
         is_parallel=False if body.parallel_tool_calls is False else None,
         settings={**wish.settings, "logprobs": True} if body.has_logprobs else wish.settings,
         extra={name: value for name, value in extra.items() if value and dialect is not None},
     )
-    return served.settings_for(dialect)
-
-
-def _check_choice(body: CreateResponse, agent: Agent[Any]) -> None:
-    """Check that a model which must call a tool can answer at some time. Raises: `ConfigError`."""
-    choice, specs = body.choice, [tool.spec for tool in agent.tools.values()]
-    own = [spec.name for spec in specs if not spec.is_external and spec.origin is None]
-    if not body.allows_all and (left := next(iter(set(own) - {tool["type"] for tool in body.tools}), None)):
-        raise ConfigError(
-            f"tool_choice cannot take away the agent's own tools, such as {left!r}: leave allowed_tools out"
-        )
-    if choice in (AUTO, NONE):
-        return
-    tools = {spec.name: spec.is_external for spec in specs}
-    if choice == REQUIRED and all(tools.values()) and tools:
-        return
-    if choice == REQUIRED or (choice in tools and not tools[choice]):
-        raise ConfigError(
-            f"tool_choice {choice!r:.100} needs tools of the client, and none that run here: the model would call "
-            "them and never answer"
-        )
-    if choice not in tools:
-        raise ConfigError(f"tool_choice names {choice!r:.100}, which is none of the tools")
+    return served.settings_for(dialect, is_agent=host.catalog.is_agent(body.model) or bool(wish.servers))
 
 
 async def read_asked(

@@ -101,7 +101,7 @@ async def create_run(body: CreateRun, request: Request, host: TheHost, caller: R
     asked, wish = await read_asked(host, caller, body, body.output_schema, body.max_steps)
     if asked.message is None or asked.results or asked.approvals:
         raise ConfigError("input has no message of the user; results and decisions go to a run's inbox")
-    agent = await asyncio.to_thread(host.catalog.agent, name, wish)
+    agent = await host.catalog.open_agent(name, wish)
     options = begin_options(host, caller, name, _read_labels(body.labels), asked.history)
     if body.files is not None:
         options["files"] = body.files

@@ -74,6 +74,29 @@ class HarborFolder(Struct, frozen=True):
             raise ConfigError(f"its {key} is {found!r}; give a number of seconds above 0")
         return float(found)
 
+    @property
+    def is_separate(self) -> bool:
+        """Whether the tests run in a container of their own, which has only the artifacts of the run."""
+        verifier = self.section("verifier")
+        return bool(
+            verifier.get("environment_mode", verifier.get("environment") and "separate") == "separate"
+        )
+
+    def artifacts(self) -> list[str]:
+        """Return the paths of files and folders that separate tests get from the run. Raises: `ConfigError`."""
+        given = self.settings.get("artifacts") or []
+        found = ["/logs/artifacts"]
+        for item in given if isinstance(given, list) else [given]:
+            source = item.get("source") if isinstance(item, dict) else item
+            if not isinstance(source, str) or ".." in source.split("/"):
+                raise ConfigError(f"its artifact {item!r:.80} has no path; give a source without '..'")
+            if isinstance(item, dict) and (item.get("exclude") or item.get("service", "main") != "main"):
+                raise ConfigError(
+                    f"its artifact {source!r} has exclude or service, which Treadle cannot give it"
+                )
+            found.append(source)
+        return found
+
     def memory_mb(self) -> int | None:
         """Return the limit of memory; `None` if there is none. Raises: `ConfigError`."""
         environment = self.section("environment")
@@ -153,10 +176,6 @@ def _check_settings(folder: HarborFolder) -> None:
             raise ConfigError(f"its environment has {name}, which Treadle cannot give it")
     if str(environment.get("os", "linux")).lower() != "linux":
         raise ConfigError(f"it is made for {environment['os']}")
-    if verifier.get("environment") or verifier.get("environment_mode") == "separate":
-        raise ConfigError(
-            "its tests run in a container of their own, and Treadle runs them in that of the agent"
-        )
     if verifier.get("collect"):
         raise ConfigError("its verifier has collect, which Treadle cannot give it")
     users = [folder.section(name).get("user") for name in ("agent", "verifier")]

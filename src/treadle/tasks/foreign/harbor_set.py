@@ -13,6 +13,7 @@ writes `/logs/verifier/reward.json` or `reward.txt`) and terminal-bench 0.2.18 (
 import fnmatch
 import json
 import math
+import posixpath
 import re
 import shlex
 from base64 import b64encode
@@ -21,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
+
+from msgspec.structs import replace
 
 from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError
@@ -33,7 +36,7 @@ from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import CommandOutcome, Limits
 from treadle.tasks.foreign.harbor_folder import HarborFolder, read_folder
-from treadle.tasks.foreign.harbor_image import Image, find_image, place_mounts
+from treadle.tasks.foreign.harbor_image import OUTER, Image, find_image, place_mounts, read_image
 from treadle.tasks.foreign.installers import find_binds, find_obstacle, read_functions
 from treadle.tasks.foreign.left_out import warn_once
 from treadle.tasks.solver import Solver, Step, WantedCall
@@ -93,7 +96,9 @@ class HarborTask:
             )
             self._image = find_image(folder.context, folder.section("environment"))
             self._image.variables |= own
-            self._variables = {**self._image.variables, **tested}
+            self._tested = self._find_tested() if folder.is_separate else self._image
+            self._artifacts = self._find_artifacts() if folder.is_separate else []
+            self._variables = {**self._tested.variables, **tested}
             if self._image.root is None and folder.is_harbor:
                 self._image.folders |= {"/logs/agent", "/logs/artifacts"}
             self._script = _read_script(folder, self._image.root)
@@ -104,6 +109,46 @@ class HarborTask:
         self.files: Mapping[str, bytes] = {
             self._image.place(path): content for path, content in self._image.files.items()
         }
+
+    def _find_tested(self) -> Image:
+        """Return the image of separate tests: their own, or that of the agent. Raises: `ConfigError`."""
+        tests, settings = self._folder.script.parent, self._folder.section("verifier").get("environment")
+        given = settings if isinstance(settings, dict) else {}
+        names = ("Dockerfile", "docker-compose.yaml")
+        has_own = given.get("docker_image") or any((tests / name).is_file() for name in names)
+        where = "its tests run in a container of their own"
+        if self._image.root is not None:
+            raise ConfigError(f"{where}, which Treadle can give only tasks without an image")
+        try:
+            return read_image(tests, given) if has_own else self._image
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+
+    def _find_artifacts(self) -> list[str]:
+        """Return the absolute paths of what separate tests get from the run. Raises: `ConfigError`."""
+        given = self._folder.artifacts()
+        found = [posixpath.normpath(posixpath.join(self._image.folder, source)) for source in given]
+        for path in found:
+            self._image.place(path)  # its error names what only the sandbox has
+        return found
+
+    def _hand_over(self, files: Mapping[str, bytes]) -> tuple[Image, Mapping[str, bytes]]:
+        """Return the image in which the tests run, and the files that they find: those of the run or, for separate
+        tests, of their image and of the run's artifacts."""
+        if not self._folder.is_separate:
+            return self._image, files
+        outer, folder, made = f"{OUTER}/", self._image.folder, dict(self._tested.files)
+        left = {
+            f"/{name.removeprefix(outer)}" if name.startswith(outer) else f"{folder}/{name}": content
+            for name, content in files.items()
+        }
+        for source in self._artifacts:
+            found = {path: content for path, content in left.items() if f"{path}/".startswith(f"{source}/")}
+            if found:
+                made = {path: content for path, content in made.items() if not path.startswith(f"{source}/")}
+            made |= found
+        image = replace(self._tested, files=made)
+        return image, {image.place(path): content for path, content in made.items()}
 
     def _describe_shell(self) -> str:
         """Return the text of the toolset: the folders, the working folder last, limits and variables."""
@@ -126,7 +171,8 @@ class HarborTask:
 
         Raises: `treadle.core.errors.SandboxError` if they cannot be run.
         """
-        folder, image = self._image.folder, self._image
+        image, files = self._hand_over(files)
+        folder = image.folder
         variables = {**self._variables, "TEST_DIR": "/tests", "BASH_ENV": "/tests/.installers.sh"}
         variables.pop("PATH", None)
         if image.root is not None:

@@ -1,8 +1,7 @@
 """MCP servers that the client of a run named: each tool has the label of its server, and the client can choose
 among the tools. What the client gave to prove who it is stays in memory."""
 
-import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,10 +11,12 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolOrigin, ToolSpec
-from treadle.tools.mcp.connection import SESSIONS
 from treadle.tools.mcp.server_entries import read_servers
 from treadle.tools.mcp.servers import MCPServer, MCPServers
 from treadle.tools.protocol import Tool
+
+CLIENT_MCP = "client-mcp"
+"""The name of the toolset in the spec of an agent."""
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -49,7 +50,7 @@ class ClientServers(MCPServers):
         """The toolset by name and settings, without secrets."""
         part = super().part
         settings = None if part.settings is None else {**part.settings, "choices": self.choices}
-        return PartSpec(name="client-mcp", settings=msgspec.to_builtins(settings), missing=part.missing)
+        return PartSpec(name=CLIENT_MCP, settings=msgspec.to_builtins(settings), missing=part.missing)
 
     def _join(self) -> tuple[Tool, ...]:
         found: list[Any] = list(super()._join())
@@ -74,10 +75,3 @@ def client_servers(mcpServers: Json = None, choices: Json = None) -> ClientServe
     except msgspec.ValidationError as error:
         raise ConfigError(f"the choices of 'client-mcp' cannot be read: {error}") from None
     return ClientServers(found, chosen)
-
-
-def leave_servers(toolsets: Iterable[object]) -> None:
-    """End the sessions of the servers of clients among `toolsets`, each once no call uses it."""
-    for item in toolsets:
-        for server in item.servers if isinstance(item, ClientServers) else ():
-            asyncio.run_coroutine_threadsafe(server.leave(), SESSIONS.loop)

@@ -33,6 +33,11 @@ class ServerLink:
         self._connection: Connection | None = None
         self._renewing: asyncio.Task[Connection] | None = None
 
+    @property
+    def has_session(self) -> bool:
+        """True if there is a session, open or not."""
+        return self._connection is not None
+
     async def get(self) -> Connection:
         """Return an open session. Raises: `UnreachableError`."""
         found = self._connection
@@ -102,8 +107,9 @@ class ServerLink:
 
     async def leave(self) -> None:
         """End the session once no call uses it. `get` opens a new one."""
-        if self._connection is not None:
-            await self._leave(self._connection)
+        found = self._connection
+        if found is not None and found.loop is asyncio.get_running_loop():
+            await self._leave(found)
 
     async def close(self) -> None:
         """End the session. `get` opens a new one."""

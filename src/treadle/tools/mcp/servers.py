@@ -182,9 +182,10 @@ class MCPServer(_Connected):
     async def aclose(self) -> None:
         await SESSIONS.hop(self._link.close())
 
-    async def leave(self) -> None:
-        """End the shared session once no call uses it."""
-        await SESSIONS.hop(self._link.leave())
+    def leave(self) -> None:
+        """End the shared session once no call uses it, and do not wait for that. A later call opens a new one."""
+        if self._link.has_session:
+            SESSIONS.start(self._link.leave)
 
     @property
     def entry(self) -> dict[str, Json] | str:
@@ -380,6 +381,11 @@ class MCPServers(_Connected):
 
     async def aclose(self) -> None:
         await asyncio.gather(*[server.aclose() for server in self.servers])
+
+    def leave(self) -> None:
+        """See `MCPServer.leave`."""
+        for server in self.servers:
+            server.leave()
 
     def _join(self) -> tuple[Tool, ...]:
         counts = Counter(tool.spec.name for server in self.servers for tool in server.tools())

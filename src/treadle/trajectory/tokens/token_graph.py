@@ -52,8 +52,9 @@ class Conservation(Struct, frozen=True, kw_only=True):
         lost = f", {self.thrown_away:,} thrown away" if self.thrown_away else ""
         other = f", tokens of other runs: {self.elsewhere:,}" if self.elsewhere else ""
         state = "; ".join(self.faults) if self.faults else "every token once"
+        noun = "inference" if self.inferences == 1 else "inferences"
         return (
-            f"{self.inferences:,} inferences{texts}{lost}: {self.sampled:,} tokens sampled, {self.delivered:,} "
+            f"{self.inferences:,} {noun}{texts}{lost}: {self.sampled:,} tokens sampled, {self.delivered:,} "
             f"delivered{other}; {state}"
         )
 

@@ -35,7 +35,7 @@ from treadle.models.dialects.anthropic.answer import (
 )
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_id, fit_name, is_closed, kept_in, object_of
+from treadle.models.wire.fitting import fit_id, fit_name, is_closed, kept_in, object_of, without_bounds
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     NO_TURNS,
@@ -85,6 +85,7 @@ class AnthropicModel(HttpModel):
     PATH = "/v1/messages"
     COLLECTOR = MessageCollector
     READER = MessageReader
+    LINKS: ClassVar = "image document"
     PARTS: ClassVar[AcceptedParts] = {
         "image": frozenset(("image/jpeg", "image/png", "image/gif", "image/webp")),
         "document": frozenset(("application/pdf",)),
@@ -146,7 +147,7 @@ class AnthropicModel(HttpModel):
             completion = _join_completions(completion, await super().infer(asked, watch))
         return completion
 
-    async def count_tokens(self, fields: dict[str, Json]) -> int:
+    async def find_input_tokens(self, fields: dict[str, Json]) -> int:
         """Return the tokens of a request, as the server counts them. Raises: `ProviderError`."""
         asked = {name: value for name, value in fields.items() if name not in ("max_tokens", "stream")}
         body = _encode({**asked, "model": self.model})
@@ -198,7 +199,9 @@ class AnthropicModel(HttpModel):
         if request.required_tool is not None:
             fields["tool_choice"] = {"type": "tool", "name": request.required_tool}
         if request.output_schema is not None:
-            config = {"format": {"type": "json_schema", "schema": request.output_schema}}
+            # The API refuses bounds; the answer is held against the whole schema.
+            schema = without_bounds(request.output_schema)
+            config = {"format": {"type": "json_schema", "schema": schema}}
             fields["output_config"] = {**fields.get("output_config", {}), **config}
         return _encode(fields)[:-1] + b","
 
@@ -251,7 +254,7 @@ def _text(content: str) -> dict[str, Json]:
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return the block of a part. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, AnthropicModel.DIALECT, AnthropicModel.PARTS)
+    check_part(part, AnthropicModel.DIALECT, AnthropicModel.PARTS, AnthropicModel.LINKS)
     title = {"title": neutralise(part.name)} if part.name and part.kind != "image" else {}
     if part.kind == "text":
         text = neutralise(content_of(part, contents).decode(errors="replace"))

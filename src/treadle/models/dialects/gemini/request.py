@@ -55,6 +55,7 @@ class GeminiModel(HttpModel):
     )
     PATH = ""
     COLLECTOR = GeminiCollector
+    LINKS: ClassVar = "image audio document"
     PARTS: ClassVar[AcceptedParts] = {"image": None, "audio": None, "document": None}
     RESERVED = frozenset(("contents", "tools", "systemInstruction"))
     OPTIONS = ("server_tools",)
@@ -165,7 +166,7 @@ def _restore(kept: list[Json], calls: list[Json], message: Message, contents: Co
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return an artifact as a part of the API. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, GeminiModel.DIALECT, GeminiModel.PARTS)
+    check_part(part, GeminiModel.DIALECT, GeminiModel.PARTS, GeminiModel.LINKS)
     if part.kind == "text":
         return {"text": text_of_part(part, contents)}
     mime_type = part.mime_type or "application/octet-stream"

@@ -55,6 +55,7 @@ class OpenAIChatModel(HttpModel):
     PATH = "/chat/completions"
     READER = ChatReader
     COLLECTOR = ChatCollector
+    LINKS: ClassVar = "image"
     PARTS: ClassVar[AcceptedParts] = {"image": None, "audio": frozenset(AUDIO_FORMATS), "document": None}
     RESERVED = frozenset(("model", "messages", "stream", "tools"))
     OPTIONS = ("strict_tools",)
@@ -159,7 +160,7 @@ def encode_message(message: Message, contents: Contents) -> bytes:
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return a content part. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, OpenAIChatModel.DIALECT, OpenAIChatModel.PARTS)
+    check_part(part, OpenAIChatModel.DIALECT, OpenAIChatModel.PARTS, OpenAIChatModel.LINKS)
     if part.kind == "text":
         return {"type": "text", "text": text_of_part(part, contents)}
     url = data_url(part, contents)

@@ -4,7 +4,7 @@ Source: OpenAI API reference, chat completions, 2025. The name `reasoning_conten
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,10 +19,14 @@ from treadle.models.wire.served import (
     NONE,
     REQUIRED,
     ServedRequest,
+    arguments_of_text,
+    choose_allowed,
     join_answers,
+    make_text_tool,
     read_each,
     read_fields,
     read_url,
+    text_of_call,
 )
 
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
@@ -74,7 +78,7 @@ def to_tools(asked: ChatRequest) -> list[ToolSpec]:
     try:
         return [
             ToolSpec(_text(tool, "name"), tool.get("description") or "", tool.get("parameters") or {})
-            for tool in _read_functions(asked.tools)
+            for tool in map(_to_definition, _read_tools(asked.tools, "tools"))
         ]
     except (ConfigError, KeyError) as error:
         raise msgspec.ValidationError(str(error)) from None
@@ -115,9 +119,7 @@ def read_request(body: bytes) -> ServedRequest:
     options = raw.get("stream_options")
     asked.has_usage = isinstance(options, dict) and options.get("include_usage") is True
     asked.is_parallel = raw.get("parallel_tool_calls")
-    asked.tool_choice = _read_choice(raw.get("tool_choice"))
-    if asked.tool_choice != NONE:
-        asked.tools = _read_functions(raw.get("tools"))
+    _read_choice(asked, raw.get("tool_choice"), _read_tools(raw.get("tools"), "tools"))
     for name, value in raw.items():
         if value is None or name in _READ or (name == "top_logprobs" and not value):
             continue
@@ -159,10 +161,7 @@ def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
     kept = {key: item[key] for key in _KEPT if item.get(key)} or None
     if role is not Role.ASSISTANT:
         return Message(role, content or "", parts=parts, opaque=kept)
-    calls = [
-        ToolCall(_text(call, "id"), _text(call["function"], "name"), _text(call["function"], "arguments"))
-        for call in item.get("tool_calls") or ()
-    ]
+    calls = [_read_call(call) for call in item.get("tool_calls") or ()]
     reasoning = item.get("reasoning_content") or item.get("reasoning")
     return Message(
         role,
@@ -171,6 +170,13 @@ def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
         reasoning=reasoning if isinstance(reasoning, str) else None,
         opaque=kept,
     )
+
+
+def _read_call(call: dict[str, Any]) -> ToolCall:
+    if call.get("type") == "custom":
+        named = call["custom"]
+        return ToolCall(_text(call, "id"), _text(named, "name"), arguments_of_text(_text(named, "input")))
+    return ToolCall(_text(call, "id"), _text(call["function"], "name"), _text(call["function"], "arguments"))
 
 
 def _read_part(part: dict[str, Any], blobs: dict[str, bytes]) -> Artifact:
@@ -186,24 +192,44 @@ def _read_part(part: dict[str, Any], blobs: dict[str, bytes]) -> Artifact:
     raise ConfigError(f"parts of the type {kind!r:.100} are not supported")
 
 
-def _read_choice(choice: Any) -> str:
+def _read_choice(asked: ServedRequest, choice: Any, tools: list[dict[str, Json]]) -> None:
+    """Give a request the tools of the client that the model may call, and which it must call."""
+    kept: Iterable[Mapping[str, Any]] = tools
+    fields = choice if isinstance(choice, dict) else {}
+    named = fields.get("function") or fields.get("custom")
     if choice in (None, AUTO, NONE, REQUIRED):
-        return choice or AUTO
-    if isinstance(choice, dict) and isinstance(choice.get("function"), dict):
-        return _text(choice["function"], "name")
-    raise ConfigError(f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required' or a function")
+        asked.tool_choice, kept = choice or AUTO, [] if choice == NONE else tools
+    elif isinstance(named, dict):
+        asked.tool_choice = _text(named, "name")
+    elif isinstance(allowed := fields.get("allowed_tools"), dict):
+        where = "tool_choice.allowed_tools"
+        wanted = _read_tools(allowed.get("tools"), f"{where}.tools")
+        asked.tool_choice, kept = choose_allowed(tools, wanted, allowed.get("mode"), where)
+        asked.allows_all = False
+    else:
+        raise ConfigError(
+            f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required', a function, a custom tool or "
+            "allowed_tools"
+        )
+    asked.tools = tuple(map(_to_definition, kept))
 
 
-def _read_functions(tools: Any) -> tuple[dict[str, Json], ...]:
+def _read_tools(tools: Any, name: str) -> list[dict[str, Json]]:
+    """Return the functions and custom tools in a field with this name, in the flat form of the Responses API."""
     if not isinstance(tools, list | None):
-        raise ConfigError(f"tools is {tools!r:.100}; give a list")
+        raise ConfigError(f"{name} is {tools!r:.100}; give a list")
     found = []
     for number, tool in enumerate(tools or ()):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict):
-            raise ConfigError(f"tools[{number}] is not a function")
-        found.append({"type": "function", **function})
-    return tuple(found)
+        kind = "custom" if isinstance(tool, dict) and tool.get("type") == "custom" else "function"
+        named = tool.get(kind) if isinstance(tool, dict) else None
+        if not isinstance(named, dict):
+            raise ConfigError(f"{name}[{number}] is neither a function nor a custom tool")
+        found.append({**named, "type": kind})
+    return found
+
+
+def _to_definition(tool: Mapping[str, Json]) -> dict[str, Json]:
+    return make_text_tool(tool) if tool["type"] == "custom" else dict(tool)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
@@ -233,8 +259,10 @@ def to_logprobs(completion: Completion) -> dict[str, Json] | None:
     return {"content": content, "refusal": None}
 
 
-def to_wire(completion: Completion, model: str, *, has_logprobs: bool = False) -> dict[str, Json]:
-    """Return the body of a complete response."""
+def to_wire(
+    completion: Completion, model: str, *, has_logprobs: bool = False, texts: Container[str] = ()
+) -> dict[str, Json]:
+    """Return the body of a complete response. `texts` are the names of the tools whose calls are texts."""
     message = completion.message
     content = message.content or (None if message.tool_calls else "")  # what it needs to be sent back
     wire: dict[str, Json] = {"role": "assistant", "content": content, "refusal": None}
@@ -242,7 +270,9 @@ def to_wire(completion: Completion, model: str, *, has_logprobs: bool = False) -
         wire["reasoning_content"] = message.reasoning
     if message.tool_calls:
         wire["tool_calls"] = [
-            {"id": call.call_id, "type": "function", "function": _to_function(call.name, call.arguments)}
+            _custom_call(call.arguments, name=call.name, id=call.call_id)
+            if call.name in texts
+            else {"id": call.call_id, "type": "function", "function": _to_function(call.name, call.arguments)}
             for call in message.tool_calls
         ]
     reason = completion.finish_reason.value
@@ -260,7 +290,8 @@ def to_wire(completion: Completion, model: str, *, has_logprobs: bool = False) -
 
 def write_answer(answer_id: str, completion: Completion, asked: ServedRequest) -> dict[str, Json]:
     """Return the body of the answer to a request."""
-    wire = to_wire(completion, asked.model, has_logprobs=bool(asked.settings.get("logprobs")))
+    has_logprobs = bool(asked.settings.get("logprobs"))
+    wire = to_wire(completion, asked.model, has_logprobs=has_logprobs, texts=asked.text_tools)
     return {**wire, "id": f"chatcmpl-{answer_id}"}
 
 
@@ -269,12 +300,14 @@ class ChatStream:
 
     has_logprobs = False
     """True if the last events have the log probabilities of the answer."""
+    texts: Container[str] = ()
+    """The names of the tools whose calls are texts. Their calls come at the end, whole."""
 
     @classmethod
     def of(cls, answer_id: str, asked: ServedRequest) -> "ChatStream":
         """Return the stream of the answer to a request."""
         made = cls(answer_id, asked.model, has_usage=asked.has_usage)
-        made.has_logprobs = bool(asked.settings.get("logprobs"))
+        made.has_logprobs, made.texts = bool(asked.settings.get("logprobs")), asked.text_tools
         return made
 
     def __init__(self, response_id: str, model: str, *, has_usage: bool) -> None:
@@ -287,6 +320,8 @@ class ChatStream:
         self._has_usage = has_usage
         self._called: dict[int, tuple[str | None, str]] = {}
         """The id and the name of each call, as far as the client has them."""
+        self._written: dict[int, str] = {}
+        """The arguments of the calls that are texts, by their positions."""
 
     def begin(self) -> list[dict[str, Json]]:
         """Return the first event."""
@@ -301,7 +336,10 @@ class ChatStream:
         if not isinstance(piece, ToolCallDelta):
             return []
         call_id, name = self._called.get(piece.index, (None, ""))
-        self._called[piece.index] = call_id or piece.call_id, piece.name or name
+        self._called[piece.index] = known = call_id or piece.call_id, piece.name or name
+        if known[1] in self.texts:
+            self._written[piece.index] = self._written.get(piece.index, "") + piece.arguments
+            return []
         call: dict[str, Json] = {"index": piece.index}
         if call_id is None and piece.call_id is not None:
             call |= {"id": piece.call_id, "type": "function"}
@@ -312,9 +350,14 @@ class ChatStream:
 
     def end(self, completion: Completion) -> list[dict[str, Json]]:
         """Return the last events; the log probabilities of the whole answer come at once."""
-        usage, events = completion.usage, [self._choice({}, completion.finish_reason.value)]
+        usage, events = completion.usage, []
+        for index, arguments in self._written.items():
+            call_id, name = self._called[index]
+            call = _custom_call(arguments, name=name, id=call_id, index=index)
+            events.append(self._choice({"tool_calls": [call]}))
+        events.append(self._choice({}, completion.finish_reason.value))
         if self.has_logprobs:
-            events[0]["choices"][0]["logprobs"] = to_logprobs(completion)
+            events[-1]["choices"][0]["logprobs"] = to_logprobs(completion)
         if self._has_usage:
             events.append({**self._head, "choices": [], "usage": _to_usage(usage)})
         return events
@@ -335,6 +378,11 @@ def to_events(
 
 def _to_function(name: str | None, arguments: str) -> dict[str, Json]:
     return {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+
+
+def _custom_call(arguments: str, *, name: str, **where: Json) -> dict[str, Json]:
+    """Return a call of a tool that takes a text."""
+    return {**where, "type": "custom", "custom": {"name": name, "input": text_of_call(arguments)}}
 
 
 def _to_usage(usage: Usage) -> dict[str, Json] | None:

@@ -84,6 +84,7 @@ class OpenAIResponsesModel(HttpModel):
     PRESET = replace(OPENAI, dialect="openai_responses")
     PATH = "/responses"
     COLLECTOR = ResponseCollector
+    LINKS: ClassVar = "image document"
     PARTS: ClassVar[AcceptedParts] = {"image": None, "document": None}
     RESERVED = frozenset(("model", "input", "stream", "tools", "previous_response_id", "conversation"))
     OPTIONS = ("state", "conversation", "server_tools")
@@ -273,7 +274,7 @@ def _encode_content(message: Message, contents: Contents) -> Json:
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return a content part. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, OpenAIResponsesModel.DIALECT, OpenAIResponsesModel.PARTS)
+    check_part(part, OpenAIResponsesModel.DIALECT, OpenAIResponsesModel.PARTS, OpenAIResponsesModel.LINKS)
     if part.kind == "text":
         return {"type": "input_text", "text": text_of_part(part, contents)}
     url = data_url(part, contents)

@@ -22,8 +22,7 @@ class ResponseStream:
     @classmethod
     def of(cls, answer_id: str, asked: ServedRequest) -> "ResponseStream":
         """Return the stream of the answer to a request."""
-        texts = frozenset([tool["name"] for tool in asked.tools if tool.get("takes_text")])
-        return cls(answer_id, asked.model, asked.echo, texts)
+        return cls(answer_id, asked.model, asked.echo, asked.text_tools)
 
     def __init__(self, answer_id: str, model: str, echo: dict[str, Json], texts: frozenset[str]) -> None:
         """Begin a stream. `texts` are the names of the tools that take a text."""

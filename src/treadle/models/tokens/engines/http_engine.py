@@ -23,6 +23,7 @@ from treadle.models.tokens.protocol import Generated, PromptIds
 from treadle.models.tokens.weights import AbortedError, Sampling
 from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, tell_rate_limits
+from treadle.models.wire.served import read_form
 from treadle.models.wire.server import Server, find_error
 from treadle.models.wire.token_records import make_record, read_versions
 
@@ -203,10 +204,17 @@ class HttpTokenEngine(HttpEndpoint):
     def _split(self, extra: dict[str, Json] | None) -> tuple[dict[str, Json], dict[str, Json]]:
         """Return the additional fields of the body, and the additional sampling parameters."""
         given = extra or {}
+        if (form := given.get("response_format")) is not None:
+            given = {**given, **self._constrain(read_form(form))}
+            del given["response_format"]
         return (
             {key: value for key, value in given.items() if key in self.TOP_LEVEL},
             {key: value for key, value in given.items() if key not in self.TOP_LEVEL},
         )
+
+    def _constrain(self, schema: dict[str, Json] | None) -> dict[str, Json]:
+        """Return the sampling parameters by which the engine decodes within a JSON Schema (`None`: any text)."""
+        raise NotImplementedError
 
 
 def write_sampling(settings: Settings, stop_token_ids: Sequence[int], **own: Json) -> dict[str, Json]:

@@ -28,6 +28,7 @@ from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated
 from treadle.models.tokens.token_model import TokenModel
 from treadle.renderers.registry import load_renderer
+from treadle.renderers.tokenizer import FileTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,6 +204,12 @@ class InProcessEngine:
         self._network = network
         self._decode = decode
         self._weight_version = weight_version
+        self.own_decode: Callable[[Sequence[int]], str] | None = None
+        """What the model's own tokenizer decodes ids with, if a renderer was given; `None` if it is not known."""
+
+    async def find_text(self, token_ids: Sequence[int]) -> str | None:
+        """Return the text that ids are for the model; `None` if it is not known."""
+        return None if self.own_decode is None else self.own_decode(token_ids)
 
     async def find_context_tokens(self) -> int | None:
         """Return how many tokens the model's context holds; `None` if its configuration does not say."""
@@ -272,11 +279,16 @@ def make_model(config: "ModelConfig") -> TokenModel:
     form = given.pop("format", None)
     chosen: Any = given.pop("renderer", None)
     folder = _find_folder(config.name)
+    has_other = chosen is not None
     if chosen is None:
         chosen = f"hf:{folder}" + (f"?format={form}" if form else "")
     renderer = load_renderer(chosen) if isinstance(chosen, str) else chosen
     network = _load(folder, tuple(sorted(given.items())))
-    return make_network_model(name, network, renderer, config.settings, context_tokens=config.context_tokens)
+    made = make_network_model(name, network, renderer, config.settings, context_tokens=config.context_tokens)
+    own = Path(folder, "tokenizer.json")
+    if has_other and own.is_file() and isinstance(made.engine, InProcessEngine):
+        made.engine.own_decode = FileTokenizer.from_file(own).decode
+    return made
 
 
 def _find_folder(name: str) -> str:

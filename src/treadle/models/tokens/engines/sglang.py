@@ -136,6 +136,9 @@ class SglangGenerate(HttpTokenEngine):
             body["stream"] = True
         return body | more
 
+    def _constrain(self, schema: dict[str, Json] | None) -> dict[str, Json]:
+        return {} if schema is None else {"json_schema": msgspec.json.encode(schema).decode()}
+
     def _read(self, answer: _Answer, prompt: PromptIds) -> Generated:
         meta = answer.meta_info
         if meta.finish_reason is not None and meta.finish_reason.status_code:

@@ -191,6 +191,9 @@ class VllmGenerate(VllmEngine):
     ROOT_PATH = "/inference/v1/generate"
     TOP_LEVEL = frozenset(("cache_salt", "features", "kv_transfer_params", "priority", "request_id"))
 
+    def _constrain(self, schema: dict[str, Json] | None) -> dict[str, Json]:
+        return {} if schema is None else {"structured_outputs": {"json": schema}}
+
     def _fields(
         self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
     ) -> dict[str, Json]:
