@@ -66,12 +66,16 @@ FIRST_HAND = 20
 DEV_WEIGHT, HAND_WEIGHT, TASK_WEIGHT = 8, 2, 4
 """How many times an example of `dev` counts, most of whose messages look like another label, and one of a hand that
 had seen no training texts, for most heads and for tasks: its messages are as users write them."""
-ALONE = (8, 15, 18, 19, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33)
+ALONE = (8, 15, 18, 19, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
 FOLDS = ((0, 10), (1, 2, 3), (4, 5, 6, 7, 20), (9, 11), (12, 13, 14, 16, 17), *[(part,) for part in ALONE])
 """The parts that are left out together: those of one hand, and small ones with another."""
-BETAS = {"refusal": 0.6}
+SINGLE = (36, 37, 38, 39, 40)
+"""The parts of writers whose messages have one label. They are training texts, of four sets of messages whose labels
+follow from the sense of several sentences, and of one of short complete requests: they say little about how often
+something is left open, so that thresholds are chosen with the others."""
+BETAS = {"refusal": 0.6, "ambiguity": 0.9}
 """How important recall is for a threshold beside precision, where it is not as important: an answer that is taken
-for a refusal is asked for once more. Hints have a limit of their own."""
+for a refusal is asked for once more, and a hint about a gap that there is not costs a question."""
 WRITTEN_WEIGHT = 0.5
 """How much all training texts count for a threshold beside all messages of the hands that had seen none, with the
 same share of positives: they keep the thresholds of heads steady that apply to few messages."""
@@ -118,8 +122,13 @@ class Example(Struct, frozen=True):
         """Return how many times the example counts for a head."""
         is_told = head not in ("missing", "tool") or bool(self.labels(head))
         hand = TASK_WEIGHT if head == "task" else HAND_WEIGHT
-        times = hand if self.part >= FIRST_HAND else 1 if self.part else DEV_WEIGHT
+        times = hand if is_of_hand(self.part) else 1 if self.part else DEV_WEIGHT
         return is_told * float(times)
+
+
+def is_of_hand(part: int) -> bool:
+    """Return whether a part has messages with two labels of a writer who had seen no training texts."""
+    return part >= FIRST_HAND and part not in SINGLE
 
 
 def load_examples(role: str) -> list[Example]:
@@ -246,7 +255,8 @@ def find_thresholds(
     """Return the thresholds of the heads by scores of examples that were left out, and print F1 and precision."""
     languages = np.array([read(item.text).language for item in examples])
     parts = np.array([item.part for item in examples])
-    is_hand, is_written = parts >= FIRST_HAND, (parts > 0) & (parts < FIRST_HAND)
+    is_hand = np.array([is_of_hand(item.part) for item in examples])
+    is_written = (parts > 0) & ~is_hand
     found, start = {}, 0
     for head, outputs in HEADS[name].items():
         columns = scores[:, start : start + len(outputs)]

@@ -6,12 +6,12 @@ number of features is bounded for a message of any length.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import combinations, islice, pairwise
 from zlib import crc32
 
-from treadle.routing.judging.clauses import Reading, content_of, find_clauses
+from treadle.routing.judging.clauses import Clause, Reading, content_of, find_clauses
 from treadle.routing.judging.lists import ADDRESS, CODE, FILE, QUOTE, languages
 
 ROWS = 1 << 17
@@ -20,6 +20,9 @@ _HEAD_TOKENS = 90
 _TAIL_TOKENS = 30
 """How many words of the beginning and of the end of a message are used."""
 _MAX_CLAUSES = 8
+_ASKED = 2
+"""How many of the last clauses that ask for something are weighed by themselves: in a long message, what is asked
+for is lost among what is told."""
 _TOKEN = re.compile(
     rf"[^\W\d_]++(?:['-][^\W\d_]++)*+|\d[\d.,:]*+|[{FILE}{ADDRESS}{QUOTE}{CODE}]++|[?!:;%$€@]"
 )
@@ -49,7 +52,10 @@ def find_features(reading: Reading, facts: str = "") -> list[int]:
     for (one, other), near in zip(pairwise(classes), [*classes[2:], ()], strict=False):
         names += [f"n{a}>{b}" for a in one for b in other]
         names += [f"s{a}>{b}" for a in one for b in near]
-    for clause in find_clauses(reading)[:_MAX_CLAUSES]:
+    clauses = find_clauses(reading)
+    for clause in [clause for clause in clauses if clause.is_request or clause.is_question][-_ASKED:]:
+        names += _of_request(clause)
+    for clause in clauses[:_MAX_CLAUSES]:
         kind = "q" if clause.is_question else "r" if clause.is_request else "t"
         words = _TOKEN.findall(clause.text[:200])[:12]
         names.append(f"k{kind}")
@@ -67,6 +73,15 @@ def find_features(reading: Reading, facts: str = "") -> list[int]:
     for token in tokens:
         rows += _rows_of(token)
     return list(dict.fromkeys(rows))
+
+
+def _of_request(clause: Clause) -> Iterator[str]:
+    """Yield the words and classes of a clause that asks for something, and what stands beside what in it."""
+    words = [_sign(word) for word in _TOKEN.findall(clause.text[:200])[:20]]
+    present = sorted({name for word in words for name in _classes_of(word)})
+    yield from (f"a{name}" for name in (*words, *present))
+    yield from (f"a{one}>{other}" for one, other in pairwise(words))
+    yield from (f"a{one}|{other}" for one, other in combinations(present, 2))
 
 
 def find_rows(names: Iterable[str]) -> list[int]:
