@@ -70,9 +70,9 @@ ALONE = (8, 15, 18, 19, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 
 FOLDS = ((0, 10), (1, 2, 3), (4, 5, 6, 7, 20), (9, 11), (12, 13, 14, 16, 17), *[(part,) for part in ALONE])
 """The parts that are left out together: those of one hand, and small ones with another."""
 SINGLE = (36, 37, 38, 39, 40)
-"""The parts of writers whose messages have one label. They are training texts, of four sets of messages whose labels
-follow from the sense of several sentences, and of one of short complete requests: they say little about how often
-something is left open, so that thresholds are chosen with the others."""
+"""The parts of writers whose messages have one label. They are training texts: four sets of messages whose labels
+follow from the sense of several sentences, and one of short complete requests. They say little about how often
+something is left open, so thresholds are chosen with the others."""
 BETAS = {"refusal": 0.6, "ambiguity": 0.9}
 """How important recall is for a threshold beside precision, where it is not as important: an answer that is taken
 for a refusal is asked for once more, and a hint about a gap that there is not costs a question."""
