@@ -11,7 +11,6 @@ from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.tools.schema.check_counts import CheckCounter
 
 MAX_PROBLEMS = 20
 _MAX_NAMED_TYPES = 8
@@ -168,7 +167,9 @@ class _BoundedValidator:
     """A validator that makes no more checks than it can. Raises: `ConfigError` for a schema that is not valid."""
 
     def __init__(self, schema: Json, what: str) -> None:
-        self._counter = counter = CheckCounter(schema)
+        from treadle.tools.schema.check_counts import CheckCounter
+
+        self._counter = counter = CheckCounter(schema, _refuse_reference)
         if counter.asks_what_is_left and counter.has_references and counter.exceeds(_MAX_UNEVALUATED):
             raise ConfigError(f"{what} not usable: there are too many alternatives within alternatives")
         self._validator = _compile(schema, what)
