@@ -219,8 +219,7 @@ class EngineApp(OracleApp):
             completion = read_answer(answer, template, tools)
             reason = completion.finish_reason.value if answer.finish == "stop" else answer.finish
             if asked.stream:
-                has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-                events = to_events(completion, asked.model, stream(completion.message), has_usage)
+                events = to_events(completion, asked.model, stream(completion.message), asked.has_usage)
                 for event in events:
                     event["id"] = answer.request_id
                     if event["usage"] is not None:

@@ -202,8 +202,7 @@ class OracleApp:
         request = BuiltInRequest(messages, tools, max_calls, asked.output_schema, asked.required_tool)
         completion = built_in_model(asked.model, self.settings.mistake_rate).answer(request)
         if asked.stream:
-            has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-            events = to_events(completion, asked.model, stream(completion.message), has_usage)
+            events = to_events(completion, asked.model, stream(completion.message), asked.has_usage)
             reply = stream_reply(events)
         else:
             reply = json_reply(200, to_wire(completion, asked.model))

@@ -4,7 +4,7 @@ Source: OpenAI API reference, chat completions, 2025. The name `reasoning_conten
 """
 
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
@@ -32,18 +32,6 @@ from treadle.models.wire.served import (
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 
 
-class _StreamOptions(Struct):
-    include_usage: bool = False
-
-
-class _JsonSchema(Struct):
-    schema: dict[str, Any] | None = None
-
-
-class _ResponseFormat(Struct):
-    json_schema: _JsonSchema | None = None
-
-
 class ChatRequest(Struct):
     """The fields of a request that the server uses."""
 
@@ -53,15 +41,21 @@ class ChatRequest(Struct):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    response_format: _ResponseFormat | None = None
+    stream_options: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
     n: int | None = None
 
     @property
     def output_schema(self) -> dict[str, Json] | None:
         """The JSON Schema that the answer must fit; `None`: any text."""
-        wanted = self.response_format and self.response_format.json_schema
-        return wanted.schema if wanted else None
+        wanted = (self.response_format or {}).get("json_schema")
+        schema = wanted.get("schema") if isinstance(wanted, dict) else None
+        return schema if isinstance(schema, dict) else None
+
+    @property
+    def has_usage(self) -> bool:
+        """True if a stream ends with the token counts."""
+        return (self.stream_options or {}).get("include_usage") is True
 
     @property
     def required_tool(self) -> str | None:
@@ -194,24 +188,23 @@ def _read_part(part: dict[str, Any], blobs: dict[str, bytes]) -> Artifact:
 
 def _read_choice(asked: ServedRequest, choice: Any, tools: list[dict[str, Json]]) -> None:
     """Give a request the tools of the client that the model may call, and which it must call."""
-    kept: Iterable[Mapping[str, Any]] = tools
     fields = choice if isinstance(choice, dict) else {}
     named = fields.get("function") or fields.get("custom")
     if choice in (None, AUTO, NONE, REQUIRED):
-        asked.tool_choice, kept = choice or AUTO, [] if choice == NONE else tools
+        asked.tool_choice, tools = choice or AUTO, [] if choice == NONE else tools
     elif isinstance(named, dict):
         asked.tool_choice = _text(named, "name")
     elif isinstance(allowed := fields.get("allowed_tools"), dict):
         where = "tool_choice.allowed_tools"
         wanted = _read_tools(allowed.get("tools"), f"{where}.tools")
-        asked.tool_choice, kept = choose_allowed(tools, wanted, allowed.get("mode"), where)
+        asked.tool_choice, tools = choose_allowed(tools, wanted, allowed.get("mode"), where)
         asked.allows_all = False
     else:
         raise ConfigError(
             f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required', a function, a custom tool or "
             "allowed_tools"
         )
-    asked.tools = tuple(map(_to_definition, kept))
+    asked.tools = tuple(map(_to_definition, tools))
 
 
 def _read_tools(tools: Any, name: str) -> list[dict[str, Json]]:
@@ -228,8 +221,8 @@ def _read_tools(tools: Any, name: str) -> list[dict[str, Json]]:
     return found
 
 
-def _to_definition(tool: Mapping[str, Json]) -> dict[str, Json]:
-    return make_text_tool(tool) if tool["type"] == "custom" else dict(tool)
+def _to_definition(tool: dict[str, Json]) -> dict[str, Json]:
+    return make_text_tool(tool) if tool["type"] == "custom" else tool
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
