@@ -426,10 +426,7 @@ class ResponseFold:
         else:
             part = {"type": "refusal", "refusal": refusal}
             self._say_of(item, "response.refusal.done", content_index=0, refusal=refusal)
-        self._say_of(item, "response.content_part.done", content_index=0, part=part)
-        item.item["content"] = [part]
-        item.item["status"] = "completed"
-        self._done(item)
+        self._finish_text(item, part)
 
     def _open_reasoning(self) -> _Item:
         content: list[Json] = []
@@ -445,9 +442,11 @@ class ResponseFold:
             return
         part = reasoning_part(item.text)
         self._say_of(item, "response.reasoning_text.done", content_index=0, text=item.text)
+        self._finish_text(item, part)
+
+    def _finish_text(self, item: _Item, part: dict[str, Json]) -> None:
         self._say_of(item, "response.content_part.done", content_index=0, part=part)
-        item.item["content"] = [part]
-        item.item["status"] = "completed"
+        item.item |= {"content": [part], "status": "completed"}
         self._done(item)
 
     def _settle_text(self, text: str, *, is_reasoning: bool) -> None:

@@ -7,9 +7,6 @@ import time
 from collections.abc import Container, Iterable
 from typing import Any
 
-import msgspec
-from msgspec import Struct
-
 from treadle.core.errors import ConfigError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.packed import unpack_ids, unpack_logprobs
@@ -32,60 +29,6 @@ from treadle.models.wire.served import (
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 
 
-class ChatRequest(Struct):
-    """The fields of a request that the server uses."""
-
-    model: str
-    messages: list[Any]
-    tools: Any = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
-    n: int | None = None
-
-    @property
-    def output_schema(self) -> dict[str, Json] | None:
-        """The JSON Schema that the answer must fit; `None`: any text."""
-        wanted = (self.response_format or {}).get("json_schema")
-        schema = wanted.get("schema") if isinstance(wanted, dict) else None
-        return schema if isinstance(schema, dict) else None
-
-    @property
-    def has_usage(self) -> bool:
-        """True if a stream ends with the token counts."""
-        return (self.stream_options or {}).get("include_usage") is True
-
-    @property
-    def required_tool(self) -> str | None:
-        """The name of the tool that must be called; `None` if no call is required."""
-        function = self.tool_choice.get("function") if isinstance(self.tool_choice, dict) else None
-        return str(function.get("name")) if isinstance(function, dict) else None
-
-
-decode_request = msgspec.json.Decoder(ChatRequest).decode
-
-
-def to_tools(asked: ChatRequest) -> list[ToolSpec]:
-    """Return the tools of a request. Raises: `msgspec.ValidationError` if one is malformed."""
-    try:
-        return [
-            ToolSpec(_text(tool, "name"), tool.get("description") or "", tool.get("parameters") or {})
-            for tool in map(_to_definition, _read_tools(asked.tools, "tools"))
-        ]
-    except (ConfigError, KeyError) as error:
-        raise msgspec.ValidationError(str(error)) from None
-
-
-def to_messages(asked: ChatRequest) -> list[Message]:
-    """Return the messages of a request. Raises: `msgspec.ValidationError` if one is malformed."""
-    try:
-        return read_each(asked.messages, lambda item: [_read_message(item, {})])
-    except ConfigError as error:
-        raise msgspec.ValidationError(str(error)) from None
-
-
 _SETTINGS = {name: name for name in ("temperature", "top_p", "seed", "stop", "logprobs")} | {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
@@ -105,7 +48,7 @@ def read_request(body: bytes) -> ServedRequest:
     asked = ServedRequest(
         model=_text(raw, "model"), dialect="openai_chat", instructions=None, messages=[], blobs={}
     )
-    messages = read_each(raw.get("messages"), lambda item: [_read_message(item, asked.blobs)])
+    messages = read_messages(raw.get("messages"), asked.blobs)
     told = [message.content for message in messages if message.role is Role.SYSTEM and message.content]
     asked.instructions = "\n\n".join(told) or None
     asked.messages = join_answers([message for message in messages if message.role is not Role.SYSTEM])
@@ -132,6 +75,11 @@ _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reaso
 """The fields of an assistant message that may have no content."""
 _KEPT = ("name", "reasoning_details")
 """The fields of messages that servers are sent as they are."""
+
+
+def read_messages(given: Json, blobs: dict[str, bytes]) -> list[Message]:
+    """Return the messages of a request, with the contents of their parts in `blobs`. Raises: `ConfigError`."""
+    return read_each(given, lambda item: [_read_message(item, blobs)])
 
 
 def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
@@ -205,6 +153,21 @@ def _read_choice(asked: ServedRequest, choice: Any, tools: list[dict[str, Json]]
             "allowed_tools"
         )
     asked.tools = tuple(map(_to_definition, tools))
+
+
+def read_tools(tools: Json) -> list[ToolSpec]:
+    """Return the tools of a request. Raises: `ConfigError`."""
+    return to_specs(map(_to_definition, _read_tools(tools, "tools")))
+
+
+def to_specs(definitions: Iterable[dict[str, Any]]) -> list[ToolSpec]:
+    """Return tools given as functions of OpenAI's flat form. Raises: `ConfigError` if one has no name."""
+    return [
+        ToolSpec(
+            _text({"name": None, **tool}, "name"), tool.get("description") or "", tool.get("parameters") or {}
+        )
+        for tool in definitions
+    ]
 
 
 def _read_tools(tools: Any, name: str) -> list[dict[str, Json]]:
