@@ -169,11 +169,11 @@ class _BoundedValidator:
     def __init__(self, schema: Json, what: str) -> None:
         from treadle.tools.schema.check_counts import CheckCounter
 
-        self._counter = counter = CheckCounter(schema, _refuse_reference)
+        counter = self._counter = CheckCounter(schema, _refuse_reference)
         if counter.asks_what_is_left and counter.has_references and counter.exceeds(_MAX_UNEVALUATED):
             raise ConfigError(f"{what} not usable: there are too many alternatives within alternatives")
         self._validator = _compile(schema, what)
-        self._is_hard = self._counter.has_references and self._counter.exceeds(_MAX_CHECKS)
+        self._is_hard = counter.has_references and counter.exceeds(_MAX_CHECKS)
         self.is_valid: Callable[[Json], bool] = self._is_valid if self._is_hard else self._validator.is_valid
 
     def _is_valid(self, value: Json) -> bool:
