@@ -109,7 +109,7 @@ class Agent(Generic[T_co]):
         """
         check_options(options, AgentOptions.__optional_keys__, "Agent")
         context, face = read_context(options)
-        model = model if model is not None or face is None else face.model
+        model = face.model if model is None else model
         check_agent(model, options)
         policy, journal = options.get("policy"), options.get("journal")
         if isinstance(model, str):
@@ -120,7 +120,7 @@ class Agent(Generic[T_co]):
             model = make_model(model) if is_tiered(model) else load_model(model)
         self.model: Model = model  # type: ignore[assignment]
         self.instructions = options.get("instructions")
-        self.policy = policy or (Policy() if face is None else face.policy)
+        self.policy = policy or face.policy
         self.has_policy = policy is not None
         """True if a policy was given, which then also applies to runs that this agent resumes."""
         is_path = journal is None or isinstance(journal, str | Path)
@@ -132,7 +132,7 @@ class Agent(Generic[T_co]):
         tools, judge = options.get("tools"), options.get("judge")
         self._know(
             context,
-            (() if face is None else face.tools) if tools is None else tools,
+            face.tools if tools is None else tools,
             judge=None if isinstance(judge, str) else judge,
         )
         if policy is not None:

@@ -200,10 +200,10 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
             f"whole conversations: --task conversations:{config.rows[0]}"
         )
         problems.append(Problem(("models",), text))
-    if config.agent.tools and not config.tasks:
-        text = "the answers of rows are asked for with the tools of their rows; delete it"
-        problems.append(Problem(("agent", "tools"), text))
     if not config.tasks:
+        if config.agent.tools:
+            text = "the answers of rows are asked for with the tools of their rows; delete it"
+            problems.append(Problem(("agent", "tools"), text))
         text = "the answers of rows are single messages, whose calls are not run; delete it"
         problems += [Problem(("agent", name), text) for name in _OF_LOOPS & config.agent.model_fields_set]
     problems += find_idle_keys(config)

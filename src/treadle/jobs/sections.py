@@ -137,7 +137,7 @@ class AttemptSection(ConfigSection):
     """The journal of the runs: a path, or the address of a store. Default: `runs.db` in the folder."""
 
 
-PROGRAM_LIMITS = frozenset(("max_steps", "max_tokens", "deadline_seconds"))
+_PROGRAM_LIMITS = frozenset(("max_steps", "max_tokens", "deadline_seconds"))
 """The keys of the agent that hold for programs and environments, which have loops and tools of their own."""
 
 
@@ -147,13 +147,14 @@ def first_tasks(references: Iterable[str]) -> list[Task]:
     return [load_task(find_tasks([reference])[0]) for reference in first]
 
 
-def find_idle_keys(config: AttemptSection) -> list[Problem]:
-    """Return the keys of the agent that were given for nothing, because all tasks come with an environment."""
-    idle = sorted(config.agent.model_fields_set - PROGRAM_LIMITS)
+def find_idle_keys(config: AttemptSection, *, has_command: bool = False) -> list[Problem]:
+    """Return the keys of the agent that were given for nothing, because a command is the agent, or all tasks come
+    with an environment."""
+    idle = sorted(config.agent.model_fields_set - _PROGRAM_LIMITS)
+    what = "a command has a loop" if has_command else "the environment of the tasks has a loop and tools"
     with suppress(ConfigError):  # the tasks themselves are checked elsewhere
-        if idle and config.tasks and all(map(find_environment, first_tasks(config.tasks))):
-            text = "the environment of the tasks has a loop and tools of its own; delete it"
-            return [Problem(("agent", name), text) for name in idle]
+        if idle and (has_command or (config.tasks and all(map(find_environment, first_tasks(config.tasks))))):
+            return [Problem(("agent", name), f"{what} of its own; delete it") for name in idle]
     return []
 
 

@@ -18,7 +18,6 @@ from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.places import KeyPath, Problem
 from treadle.jobs.ledger import JobCounts, LedgerEntry, PlannedItem
 from treadle.jobs.sections import (
-    PROGRAM_LIMITS,
     AttemptSection,
     ConfigReader,
     ConfigSection,
@@ -43,8 +42,6 @@ from treadle.tools.toolset_parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.trajectory.tokens.trajectories import Decode
 from treadle.workers.registry import check_workers
-
-"""The keys of the agent that hold for a program too."""
 
 
 class CurriculumSection(ConfigSection):
@@ -233,15 +230,11 @@ def _find_idle(config: RolloutConfig) -> list[Problem]:
     if config.loss != "all" and not config.sinks:
         text = "it is about what sinks train on, and there are none; give sinks (--sink), or delete it"
         problems.append(Problem(("loss",), text))
-    if config.command is None:
-        return problems + find_idle_keys(config)
-    idle = [
-        name for name, is_given in (("workers", config.workers != "here"), ("tree", config.tree)) if is_given
-    ]
-    problems += [Problem((name,), f"a command has no {name}; delete it") for name in idle]
-    for name in sorted(config.agent.model_fields_set - PROGRAM_LIMITS):
-        problems.append(Problem(("agent", name), "a command has a loop of its own; delete it"))
-    return problems
+    has_command = config.command is not None
+    for name, is_given in (("workers", config.workers != "here"), ("tree", config.tree)):
+        if has_command and is_given:
+            problems.append(Problem((name,), f"a command has no {name}; delete it"))
+    return problems + find_idle_keys(config, has_command=has_command)
 
 
 def _check_tasks(config: RolloutConfig) -> None:

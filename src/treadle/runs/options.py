@@ -235,14 +235,13 @@ class Given(Struct, frozen=True):
 class Face(Struct, frozen=True):
     """The parts of an agent that its persona has."""
 
-    model: str | None
-    tools: tuple[PartSpec, ...]
-    policy: Policy
+    model: str | None = None
+    tools: tuple[PartSpec, ...] = ()
+    policy: Policy = Policy()
 
 
-def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face | None]:
-    """Return the context that the options describe, and the parts of the agent that come from its persona, if
-    it has one.
+def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face]:
+    """Return the context that the options describe, and the parts of the agent that come from its persona.
 
     Raises: `ConfigError`, `UntrustedError`.
     """
@@ -250,7 +249,7 @@ def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face |
     check_flag("trust", trust)
     need(user is None or isinstance(user, str), "user", user, "the name of a user")
     if not any([options.get(name) for name in ("persona", "memory", "skills", "documents")]):
-        return (None if judge is None else ContextSpec(judge=judge)), None
+        return (None if judge is None else ContextSpec(judge=judge)), Face()
     from treadle.knowledge.surroundings import make_context_spec, read_persona
 
     persona = read_persona(options.get("persona"), trust=trust)
@@ -265,7 +264,7 @@ def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face |
         judge,
     )
     if persona is None:
-        return context, None
+        return context, Face()
     policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
     return context, Face(persona.model, persona.parts, policy)
 

@@ -96,7 +96,7 @@ class AgentCatalog:
         """The hooks of the agents that are made from now on."""
         self._journal = journal
         self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
-        self._faces: dict[str, Face | None] = {}
+        self._faces: dict[str, Face] = {}
         """What the personas of agents have, as far as they were read."""
         self._dialects: dict[str, str | None] = {}
         """The dialects of models, as far as they were looked up."""
@@ -206,16 +206,13 @@ class AgentCatalog:
         Raises: `ConfigError`.
         """
         table, face = self.config.file.agents.get(name) or AgentTable(model=name), self._face_of(name)
-        return table.model or (None if face is None else face.model) or self.config.default_model
+        return table.model or face.model or self.config.default_model
 
-    def _face_of(self, name: str) -> Face | None:
-        """Return what the persona of an agent has; `None` if it has none.
-
-        Raises: `ConfigError`, `UntrustedError`.
-        """
+    def _face_of(self, name: str) -> Face:
+        """Return what the persona of an agent has, if it has one. Raises: `ConfigError`, `UntrustedError`."""
         table = self.config.file.agents.get(name)
         if table is None or table.persona is None:
-            return None
+            return Face()
         if name not in self._faces:
             self._faces[name] = read_context({"persona": str(self.config.resolve(table.persona))})[1]
         return self._faces[name]
@@ -233,7 +230,7 @@ class AgentCatalog:
         placed = [item if folder is None else place_in(item, folder) for item in table.tools]
         own = [name for name in placed if name == NAME] or ([NAME] if table.vector_stores else [])
         tools: list[Any] = [item for item in placed if item != NAME]
-        tools += face.tools if face is not None and not placed else ()
+        tools += () if placed else face.tools
         tools += [FileSearch(table.vector_stores) for _ in own]
         tools += [FileSearch(**search) for search in wish.searches]
         tools += [ClientTools(list(wish.tools))] if wish.tools else []
@@ -245,7 +242,7 @@ class AgentCatalog:
             options[kind] = [str(self.config.resolve(path)) for path in getattr(table, kind)]
         if table.memory is not None:
             options["memory"] = table.memory
-        policy = _policy_of(table, wish, Policy() if face is None else face.policy)
+        policy = _policy_of(table, wish, face.policy)
         if servers is not None:
             asks = approvals_of(wish.servers, servers, policy)
             policy = replace(policy, approve={**policy.approve, **asks})

@@ -11,7 +11,7 @@ from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
 from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.errors import ConfigError
-from treadle.core.events import MessageInjected, Noted, RunFinished, RunPaused, TurnCompleted, TurnStarted
+from treadle.core.events import MessageInjected, Noted, RunFinished, TurnCompleted, TurnStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
@@ -29,11 +29,10 @@ from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.idempotency import KeyedRequest
+from treadle.server.responses.response_fold import is_wait
 from treadle.server.run_host import BegunTurn, RunHost
 
 Drive = Callable[[Emit], Coroutine[Any, Any, Run[Any]]]
-_WAITS = ("question", "approval", "result")
-"""The reasons of pauses in which a run waits for somebody."""
 _YES = frozenset(("yes", "y", "approve", "approved", "ok", "true"))
 """The texts that approve a call, in lower case."""
 
@@ -198,8 +197,7 @@ async def _follow_turn(journal: Journal, run_id: str, seq: int, emit: Emit) -> R
         async for item in listen(journal, run_id, run.state.seq):
             emit(item)
             body = item.body
-            is_waiting = isinstance(body, RunPaused) and body.reason in _WAITS
-            if is_waiting or isinstance(body, TurnCompleted | RunFinished):
+            if is_wait(body) or isinstance(body, TurnCompleted | RunFinished):
                 break
         run = await asyncio.to_thread(Run.load, run_id, journal)
     return run
@@ -227,8 +225,7 @@ async def follow_message(journal: Journal, run_id: str, seq: int, sent: Sent) ->
             is_answering = isinstance(body, MessageInjected) and body.delivery is Delivery.STEER
         elif isinstance(body, TurnStarted) and taken:
             is_answering = is_answering or body.queued_seq == taken
-        is_waiting = isinstance(body, RunPaused) and body.reason in _WAITS
-        if isinstance(body, RunFinished) or (taken and is_waiting):
+        if isinstance(body, RunFinished) or (taken and is_wait(body)):
             return
         if is_answering and isinstance(body, TurnCompleted):
             return

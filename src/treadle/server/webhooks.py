@@ -24,12 +24,13 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError, ToolError
-from treadle.core.types import Fault, Json, StopReason
+from treadle.core.types import Json
 from treadle.http.guarded import GuardedHttp, host_of, special_kind
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.journal.run_info import RunFilter
 from treadle.models.config.tables import ServeTable, WebhookTable
+from treadle.server.responses.response_fold import is_wait, status_after
 from treadle.server.responses.response_ids import ResponseId
 
 OWN = "run"
@@ -40,9 +41,6 @@ _PAUSES_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 4 * 3600.0, 8 * 3600.0, 12 *
 """How long to wait after each failure. An event that failed once more is given up."""
 _LEASE_SECONDS, _LOOK_SECONDS = 20.0, 5.0
 _TIMEOUT_SECONDS = 15.0
-_WAITS = ("question", "approval", "result")
-_ENDS = {StopReason.COMPLETED: "completed", StopReason.CANCELLED: "cancelled"}
-_FAILURES = (StopReason.ERROR, StopReason.CONTEXT_OVERFLOW)
 
 _log = logging.getLogger("treadle.server")
 
@@ -270,11 +268,8 @@ def _read_secret(variable: str) -> bytes:
 def _kind_of(body: e.DurableBody) -> str | None:
     """Return the type of the event that receivers are told of; `None` if they are not."""
     if isinstance(body, e.TurnCompleted):
-        is_error = body.stop_reason is StopReason.CANCELLED and body.fault is Fault.INFRASTRUCTURE
-        has_failed = is_error or body.stop_reason in _FAILURES
-        how = "failed" if has_failed else _ENDS.get(body.stop_reason, "incomplete")
-        return f"response.{how}"
-    return "run.waiting" if isinstance(body, e.RunPaused) and body.reason in _WAITS else None
+        return f"response.{status_after(body)}"
+    return "run.waiting" if is_wait(body) else None
 
 
 def _payloads(events: Iterable[e.Event]) -> Iterator[tuple[int, dict[str, Json]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, is_between_turns, print_follow_up, resume_shown
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.journals import Apart, job_of, new_run_id, open_existing, tell_job_runs
+from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, without_jobs
 from treadle.cli.jobs.resumed_agents import ResumedAgents, load_own_agent, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
@@ -215,12 +215,10 @@ def resume(
         if run is not None:
             return _resume_one(agents, find_run(opened, run), shown, follow_up)
         found = find_unfinished(opened, has_failed=is_failed)
-        tell_job_runs(found, opened.address)
-        run_ids = [info.run_id for info in found if job_of(info) is None]
-        if not run_ids and found:
-            return ExitCode.DONE
+        run_ids = [info.run_id for info in without_jobs(found, opened.address)]
         if not run_ids:
-            _print_waiting(opened, follow_up)
+            if not found:
+                _print_waiting(opened, follow_up)
             return ExitCode.DONE
         return _resume_all(agents, run_ids, parallel_runs, follow_up, is_json=shown.is_json)
 

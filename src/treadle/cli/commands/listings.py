@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.journals import job_of, open_existing, tell_job_runs
+from treadle.cli.jobs.journals import open_existing, without_jobs
 from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.format import format_age, style_of
 from treadle.cli.terminal.output import (
@@ -91,18 +91,11 @@ def runs(
         }
         command = write_command("runs", journal=journal, after=shown[-1].run_id, **given)
         print_note(f"there are more runs; list the next with: {command}   (--limit 0 lists all)")
-    _tell_unfinished([info for info in shown if status_of(info) == "unfinished"], journal, opened.address)
-    return _report(damaged)
-
-
-def _tell_unfinished(found: Sequence[RunInfo], journal: str | None, address: str | None) -> None:
-    """Print how unfinished runs are continued: those of a job by the command that began it, which keeps its limits
-    and counts them."""
-    own = [info for info in found if job_of(info) is None]
-    if own:
+    unfinished = [info for info in shown if status_of(info) == "unfinished"]
+    if own := without_jobs(unfinished, opened.address):
         command = write_command("resume", all=True, journal=journal)
         print_note(f"◐ {len(own)} unfinished; continue with: {command}")
-    tell_job_runs(found, address)
+    return _report(damaged)
 
 
 def _report(damaged: list[RunInfo]) -> int:

@@ -100,15 +100,19 @@ def find_runs(journal: Journal, texts: list[str] | None, *, is_all: bool) -> lis
     return list(dict.fromkeys(find_run(journal, text) for text in texts or ()))
 
 
-def job_of(info: RunInfo) -> str | None:
-    """Return what a run is part of, such as "an evaluation (treadle eval)"; `None` if it belongs to no job."""
-    return next((text for label, text in _JOBS.items() if label in info.labels), None)
-
-
-def tell_job_runs(found: Iterable[RunInfo], address: str | None) -> None:
-    """Print how the unfinished runs of jobs are continued: by the command that began the job, which keeps its
-    limits."""
+def without_jobs(found: Iterable[RunInfo], address: str | None) -> list[RunInfo]:
+    """Return the unfinished runs that belong to no job, and print how the others are continued: by the command that
+    began the job, which keeps its limits."""
+    own: list[RunInfo] = []
+    jobs = Counter[str]()
+    for info in found:
+        job = next((text for label, text in _JOBS.items() if label in info.labels), None)
+        if job is None:
+            own.append(info)
+        else:
+            jobs[job] += 1
     file = Path(address or "")
     place = f", with --out {file.parent}" if file.name in _JOURNALS else ""
-    for text, count in Counter(filter(None, map(job_of, found))).items():
-        print_note(f"◐ {count} unfinished of {text}; continue with the command that began it{place}")
+    for job, count in jobs.items():
+        print_note(f"◐ {count} unfinished of {job}; continue with the command that began it{place}")
+    return own

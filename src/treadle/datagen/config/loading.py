@@ -134,10 +134,9 @@ def _resolve_paths(value: dict[str, Json], folder: Path) -> dict[str, Json]:
     topics |= {"load": resolve(topics["load"])} if "load" in topics else {}
     if isinstance(sets := quality.get("evaluation_sets"), list):
         quality["evaluation_sets"] = [resolve(item) for item in sets]
-    if isinstance(filters := quality.get("filters"), dict):
-        quality["filters"] = {str(place_in(name, folder)): given for name, given in filters.items()}
-    if isinstance(lower := quality.get("lower"), dict):
-        quality["lower"] = {str(place_in(name, folder)): weight for name, weight in lower.items()}
+    for key in ("filters", "lower"):
+        if isinstance(by_filter := quality.get(key), dict):
+            quality[key] = {str(place_in(name, folder)): given for name, given in by_filter.items()}
     if isinstance(files := tools.get("files"), str) and not files.startswith("tasks:"):
         tools["files"] = resolve(files)
     if isinstance(use := tools.get("use"), list):

@@ -20,7 +20,7 @@ from treadle.core.types import UNREPORTED, Completion, Json, Message, OutputMode
 from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.messages import Contents, check_part, with_files
+from treadle.models.wire.messages import Contents, with_files
 from treadle.models.wire.openai_style import PlainAnswer, PlainReader
 from treadle.models.wire.provider import Preset
 from treadle.models.wire.token_records import cut_logprobs, has_named_ids
@@ -218,7 +218,7 @@ def _writer_for(template: str) -> Callable[[None, Message, Contents], tuple[None
 
     def step(state: None, message: Message, contents: Contents) -> tuple[None, bytes]:
         for part in message.parts:
-            check_part(part, CompletionsModel.DIALECT, CompletionsModel.PARTS, CompletionsModel.LINKS)
+            CompletionsModel.check_part(part)
         return None, _encode_inner(write(with_files(message, contents)))
 
     return step

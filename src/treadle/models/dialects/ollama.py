@@ -25,7 +25,6 @@ from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
     Contents,
-    check_part,
     join_body,
     text_of_answer,
     text_of_part,
@@ -270,7 +269,7 @@ def _encode_parts(message: Message, contents: Contents) -> dict[str, Json]:
     texts = [message.content] if message.content else []
     images: list[str] = []
     for part in message.parts:
-        check_part(part, OllamaModel.DIALECT, OllamaModel.PARTS, OllamaModel.LINKS)
+        OllamaModel.check_part(part)
         if part.kind == "text":
             texts.append(text_of_part(part, contents))
         else:

@@ -161,9 +161,10 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         """Return whether the server decodes within `schema`."""
         return self._decodes_beside_tools or not has_tools
 
-    def check_part(self, part: Artifact) -> None:
+    @classmethod
+    def check_part(cls, part: Artifact) -> None:
         """Check that the dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
-        check_part(part, self.DIALECT, self.PARTS, self.LINKS)
+        check_part(part, cls.DIALECT, cls.PARTS, cls.LINKS)
 
     def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
         """Return the server's answer; see `Model.infer`.

@@ -6,7 +6,7 @@ it: its dialect may be another one.
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from mimetypes import guess_type
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -160,8 +160,8 @@ def make_text_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def choose_allowed(
-    tools: Sequence[Mapping[str, Any]], allowed: Iterable[Mapping[str, Any]], mode: Json, where: str
-) -> tuple[str, list[Mapping[str, Any]]]:
+    tools: Iterable[dict[str, Any]], allowed: Iterable[dict[str, Any]], mode: Json, where: str
+) -> tuple[str, list[dict[str, Any]]]:
     """Return the choice and the tools that a `tool_choice` of the type `allowed_tools` leaves.
 
     `where` is the name of the field with the mode and the tools. Raises: `ConfigError` if it allows another tool,

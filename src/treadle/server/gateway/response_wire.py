@@ -68,12 +68,10 @@ def read_request(body: bytes) -> ServedRequest:
         is_stream=given.stream,
         labels=given.metadata or {},
         previous=given.previous_response_id,
-        echo={
-            "metadata": {},
-            "tools": [],
-            **{name: fields.get(name) for name in _REPEATED if fields.get(name)},
-        },
     )
+    asked.echo = {"metadata": {}, "tools": []} | {
+        name: fields[name] for name in _REPEATED if fields.get(name)
+    }
     asked.echo["tool_choice"] = given.tool_choice or AUTO
     asked.echo["parallel_tool_calls"] = given.parallel_tool_calls is not False
     if asked.tool_choice != NONE:

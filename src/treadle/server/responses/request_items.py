@@ -11,7 +11,15 @@ from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
 from treadle.models.config.described import Described
-from treadle.models.wire.served import AUTO, NONE, REQUIRED, arguments_of_text, choose_allowed, read_url
+from treadle.models.wire.served import (
+    AUTO,
+    NONE,
+    REQUIRED,
+    arguments_of_text,
+    choose_allowed,
+    join_answers,
+    read_url,
+)
 from treadle.server.responses.response_ids import run_named_by
 
 Item = dict[str, Any]
@@ -114,24 +122,20 @@ class CreateResponse(AskedTurn):
         choice = self.tool_choice
         if choice in (None, AUTO, NONE, REQUIRED):
             return choice or AUTO
-        if (
-            isinstance(choice, dict)
-            and choice.get("type") in ("function", "custom")
-            and isinstance(choice.get("name"), str)
-        ):
-            return str(choice["name"])
-        if isinstance(choice, dict) and not self.allows_all:
-            return self._choose_allowed(choice)[0]
+        fields = choice if isinstance(choice, dict) else {}
+        if fields.get("type") in ("function", "custom") and isinstance(fields.get("name"), str):
+            return str(fields["name"])
+        if not self.allows_all:
+            return self._choose_allowed()[0]
         raise ConfigError(
             f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required', the name of a function as "
             "{'type': 'function', 'name': NAME}, or {'type': 'allowed_tools', 'mode': MODE, 'tools': TOOLS}"
         )
 
-    def _choose_allowed(self, choice: Mapping[str, Any]) -> tuple[str, list[Item]]:
-        found = choice.get("tools")
+    def _choose_allowed(self) -> tuple[str, list[Item]]:
+        found, mode = self.tool_choice.get("tools"), self.tool_choice.get("mode")
         allowed = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-        mode, kept = choose_allowed(self.tools, allowed, choice.get("mode"), "tool_choice")
-        return mode, list(map(dict, kept))
+        return choose_allowed(self.tools, allowed, mode, "tool_choice")
 
     @property
     def allows_all(self) -> bool:
@@ -141,9 +145,7 @@ class CreateResponse(AskedTurn):
     @property
     def allowed_tools(self) -> list[Item]:
         """The tools that the model is given. Raises: `ConfigError` if `tool_choice` allows another one."""
-        if self.allows_all or not isinstance(self.tool_choice, dict):
-            return self.tools
-        return self._choose_allowed(self.tool_choice)[1]
+        return self.tools if self.allows_all else self._choose_allowed()[1]
 
     @property
     def schema_of_answer(self) -> dict[str, Any] | None:
@@ -239,14 +241,11 @@ class _Reader:
         self.asked.run_id = run_named_by(str(named)) or self.asked.run_id
         if kind == "message":
             self._read_message(item)
-        elif kind == "function_call":
-            call = ToolCall(_word(item, "call_id"), _word(item, "name"), str(item.get("arguments") or ""))
-            self._known[call.call_id] = call.name
-            self._say(Message(Role.ASSISTANT, "", (call,)))
-        elif kind == "custom_tool_call":
-            call = ToolCall(
-                _word(item, "call_id"), _word(item, "name"), arguments_of_text(_word(item, "input"))
-            )
+        elif kind in ("function_call", "custom_tool_call"):
+            given = str(item.get("arguments") or "")
+            if kind == "custom_tool_call":
+                given = arguments_of_text(_word(item, "input"))
+            call = ToolCall(_word(item, "call_id"), _word(item, "name"), given)
             self._known[call.call_id] = call.name
             self._say(Message(Role.ASSISTANT, "", (call,)))
         elif kind in ("function_call_output", "custom_tool_call_output"):
@@ -268,7 +267,7 @@ class _Reader:
             if isinstance(fault, dict):
                 fault = fault.get("message") or _text_of(fault.get("content") or "")
             said = str(text if fault is None else fault)
-            self._put(
+            self.asked.history.append(
                 Message(Role.TOOL, said, call_id=call.call_id, name=call.name, is_error=fault is not None)
             )
         elif kind not in _SKIPPED:
@@ -283,7 +282,7 @@ class _Reader:
         elif role == "user":
             parts = [] if isinstance(content, str) else [self._read_part(part) for part in content]
             kept = tuple(part for part in parts if part is not None)
-            self._put(Message(Role.USER, _text_of(content), parts=kept))
+            self.asked.history.append(Message(Role.USER, _text_of(content), parts=kept))
         else:
             raise ConfigError(f"{role!r} is not a role; the roles are system, developer, user and assistant")
 
@@ -293,7 +292,9 @@ class _Reader:
             return None
         if kind in ("input_image", "input_file") and part.get("file_id"):
             file = self._files[str(part["file_id"])]
-            return self._keep(file.content, file.mime_type, file.name)
+            kept, blobs = make_part(file.content, file.mime_type, name=file.name)
+            self.asked.blobs |= blobs
+            return kept
         if kind == "input_image":
             return read_url(part.get("image_url"), self.asked.blobs)
         if kind == "input_file" and (url := part.get("file_data") or part.get("file_url")):
@@ -303,36 +304,18 @@ class _Reader:
             "addresses, or by file_id"
         )
 
-    def _keep(self, content: bytes, mime_type: str, name: str | None) -> Artifact:
-        part, blobs = make_part(content, mime_type, name=name)
-        self.asked.blobs |= blobs
-        return part
-
     def _read_output(self, call_id: str, text: str, *, is_error: bool) -> None:
         if is_error:
             self.asked.failed.add(call_id)
         if call_id in self._known:
-            self._put(Message(Role.TOOL, text, call_id=call_id, name=self._known[call_id]))
+            self.asked.history.append(Message(Role.TOOL, text, call_id=call_id, name=self._known[call_id]))
         else:
             self.asked.results[call_id] = text
 
     def _say(self, message: Message) -> None:
         """Add a message of the model. Items that follow each other are one message."""
         history = self.asked.history
-        last = history[-1] if history else None
-        if last is None or last.role is not Role.ASSISTANT:
-            history.append(message)
-            return
-        texts = [text for text in (last.content, message.content) if text]
-        history[-1] = Message(
-            Role.ASSISTANT,
-            "\n".join(texts),
-            (*last.tool_calls, *message.tool_calls),
-            reasoning=message.reasoning or last.reasoning,
-        )
-
-    def _put(self, message: Message) -> None:
-        self.asked.history.append(message)
+        history[-1:] = join_answers([*history[-1:], message])
 
     def finish(self) -> RequestItems:
         """Return the request. Its newest message of the user, or the results at its end, are no history."""

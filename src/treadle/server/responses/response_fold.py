@@ -46,6 +46,12 @@ SERVER_LABEL = "treadle"
 """The name under which the tools of the server appear, as those of an MCP server."""
 ASK = "ask_user"
 """The name of the call as which a question to the user appears."""
+_STATUSES = {
+    StopReason.COMPLETED: "completed",
+    StopReason.CANCELLED: "cancelled",
+    StopReason.ERROR: "failed",
+    StopReason.CONTEXT_OVERFLOW: "failed",
+}
 _INCOMPLETE = {
     StopReason.MAX_TOKENS: "max_output_tokens",
     StopReason.REFUSED: "content_filter",
@@ -316,18 +322,14 @@ class ResponseFold:
         if self._answer_tool is not None and body.output and self._message is None:
             self._settle_text(body.output, is_reasoning=False)
             self._close_message()
-        if body.stop_reason is StopReason.COMPLETED:
-            self._end("completed")
-        elif body.stop_reason is StopReason.CANCELLED and body.fault is not Fault.INFRASTRUCTURE:
-            self._end("cancelled")
-        elif body.stop_reason in (StopReason.ERROR, StopReason.CONTEXT_OVERFLOW, StopReason.CANCELLED):
+        status = status_after(body)
+        if status == "failed":
             is_too_long = body.stop_reason is StopReason.CONTEXT_OVERFLOW
             code = "context_length_exceeded" if is_too_long else "server_error"
             self.error = {"code": code, "message": body.error or body.stop_reason.value}
-            self._end("failed")
-        else:
+        elif status == "incomplete":
             self.incomplete = {"reason": _INCOMPLETE.get(body.stop_reason, body.stop_reason.value)}
-            self._end("incomplete")
+        self._end(status)
 
     def call_id_of(self, item_id: str) -> str | None:
         """Return the id, in the run, of the call that an item shows; `None` if it shows none."""
@@ -426,10 +428,7 @@ class ResponseFold:
         else:
             part = {"type": "refusal", "refusal": refusal}
             self._say_of(item, "response.refusal.done", content_index=0, refusal=refusal)
-        self._say_of(item, "response.content_part.done", content_index=0, part=part)
-        item.item["content"] = [part]
-        item.item["status"] = "completed"
-        self._done(item)
+        self._finish_text(item, part)
 
     def _open_reasoning(self) -> _Item:
         content: list[Json] = []
@@ -445,9 +444,11 @@ class ResponseFold:
             return
         part = reasoning_part(item.text)
         self._say_of(item, "response.reasoning_text.done", content_index=0, text=item.text)
+        self._finish_text(item, part)
+
+    def _finish_text(self, item: _Item, part: dict[str, Json]) -> None:
         self._say_of(item, "response.content_part.done", content_index=0, part=part)
-        item.item["content"] = [part]
-        item.item["status"] = "completed"
+        item.item |= {"content": [part], "status": "completed"}
         self._done(item)
 
     def _settle_text(self, text: str, *, is_reasoning: bool) -> None:
@@ -593,6 +594,13 @@ def _shown(item: dict[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in item.items() if name != "_step"}
 
 
-def is_wait(body: e.DurableBody) -> bool:
+def is_wait(body: object) -> bool:
     """Return whether an event says that the run waits for its client, so that a response is over."""
     return isinstance(body, e.RunPaused) and body.reason in _WAITS
+
+
+def status_after(body: e.TurnCompleted) -> str:
+    """Return the status of a response whose turn has ended."""
+    if body.stop_reason is StopReason.CANCELLED and body.fault is Fault.INFRASTRUCTURE:
+        return "failed"
+    return _STATUSES.get(body.stop_reason, "incomplete")

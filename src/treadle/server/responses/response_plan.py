@@ -16,7 +16,7 @@ from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
 from treadle.knowledge.files.file_store import facts_of
-from treadle.models.wire.served import ServedRequest, Settings
+from treadle.models.wire.served import ServedRequest, Settings, join_words
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
@@ -273,10 +273,7 @@ def _join(messages: list[Message]) -> Message:
     """Return one message of the user for several. Raises: `ConfigError` if one is not of the user."""
     if any([message.role is not Role.USER for message in messages]):
         raise ConfigError("a conversation goes on with messages of the user only; it has the others already")
-    texts = [message.content for message in messages if message.content]
-    return Message(
-        Role.USER, "\n\n".join(texts), parts=tuple([part for item in messages for part in item.parts])
-    )
+    return join_words(messages)
 
 
 async def _find_run(

@@ -18,7 +18,7 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.packed import pack_ids
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.served import to_events, to_messages, to_wire
+from treadle.models.dialects.openai_chat.served import to_events, to_wire
 from treadle.tasks.draws import fraction
 from treadle.testbed.built_in import digest, stream
 from treadle.testbed.engines.answering_work import AnswerWork, IdsRequest, SampledAnswer
@@ -213,14 +213,13 @@ class EngineApp(OracleApp):
         """Return the response to a request of chat completions."""
         tools = asked.told()
         template = self.policy(asked.model).template
-        prompt = template.render(to_messages(asked), tools)
+        prompt = template.render(asked.said(), tools)
 
         def write(answer: SampledAnswer) -> HttpReply:
             completion = read_answer(answer, template, tools)
             reason = completion.finish_reason.value if answer.finish == "stop" else answer.finish
             if asked.stream:
-                has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-                events = to_events(completion, asked.model, stream(completion.message), has_usage)
+                events = to_events(completion, asked.model, stream(completion.message), asked.has_usage)
                 for event in events:
                     event["id"] = answer.request_id
                     if event["usage"] is not None:
@@ -279,7 +278,7 @@ class EngineApp(OracleApp):
         template = self.policy(asked.model).template
         if asked.prompt is None:
             chat = msgspec.json.decode(body, type=EngineChat)
-            ids = template.render(to_messages(chat), chat.told())
+            ids = template.render(chat.said(), chat.told())
         else:
             ids = template.bpe.encode_marked(asked.prompt)
         return {

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, ToolCall, ToolSpec, Usage
-from treadle.models.dialects.openai_chat.served import ChatRequest, to_tools
+from treadle.models.dialects.openai_chat.served import read_messages, read_tools
 from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
 from treadle.testbed.engines.bpe import Bpe
 from treadle.testbed.engines.mock_template import Template
@@ -37,11 +37,15 @@ class AnswerSampling(Struct, kw_only=True):
         )
 
 
-class EngineChat(ChatRequest, kw_only=True):
+class EngineChat(Struct, kw_only=True):
     """A request of chat completions with the fields that only engines have."""
 
+    messages: list[Any]
     model: str = ""
-
+    tools: Any = None
+    tool_choice: str | dict[str, Any] | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     temperature: float | None = None
@@ -57,9 +61,18 @@ class EngineChat(ChatRequest, kw_only=True):
     return_routed_experts: bool = False
     return_sampling_mask: bool = False
 
+    @property
+    def has_usage(self) -> bool:
+        """True if a stream ends with the token counts."""
+        return (self.stream_options or {}).get("include_usage") is True
+
+    def said(self) -> list[Message]:
+        """Return the conversation."""
+        return read_messages(self.messages, {})
+
     def told(self) -> list[ToolSpec]:
         """Return the tools that the model may call."""
-        return to_tools(self) if self.tools and self.tool_choice != "none" else []
+        return read_tools(self.tools) if self.tool_choice != "none" else []
 
     def ask(self, prompt: Sequence[int]) -> IdsRequest:
         """Return the request in the form that the engine works on."""

@@ -12,14 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, RequestError
-from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.served import (
-    decode_request,
-    to_events,
-    to_messages,
-    to_tools,
-    to_wire,
-)
+from treadle.core.types import Json, Message, Role
+from treadle.models.dialects.openai_chat.served import read_request, to_events, to_specs, to_wire
+from treadle.models.wire.served import AUTO, NONE, REQUIRED, ServedRequest, read_form
 from treadle.tasks.draws import fraction
 from treadle.tasks.files import find_solver
 from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, stream
@@ -191,24 +186,43 @@ class OracleApp:
 
     def generate(self, path: str, body: bytes) -> HttpReply:
         """Return the response of a model to a request. Raises: `ValueError` for one that cannot be read."""
-        asked = decode_request(body)
-        messages = to_messages(asked)
-        if asked.n not in (None, 1):
-            return error_reply(
-                400, f"n is {asked.n}, but this server gives one answer; leave n out", "invalid_n"
-            )
-        tools = to_tools(asked) if asked.tools and asked.tool_choice != "none" else ()
-        max_calls = 1 if asked.parallel_tool_calls is False else None
-        request = BuiltInRequest(messages, tools, max_calls, asked.output_schema, asked.required_tool)
+        _check_needed(body)
+        try:
+            request, asked = _read(body)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         completion = built_in_model(asked.model, self.settings.mistake_rate).answer(request)
-        if asked.stream:
-            has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-            events = to_events(completion, asked.model, stream(completion.message), has_usage)
+        if asked.is_stream:
+            events = to_events(completion, asked.model, stream(completion.message), asked.has_usage)
             reply = stream_reply(events)
         else:
             reply = json_reply(200, to_wire(completion, asked.model))
         reply.delay_seconds = self._draw_delay(body)
         return reply
+
+
+class _Needed(Struct):
+    """The fields that a request must have."""
+
+    model: str
+    messages: list[msgspec.Raw]
+
+
+_check_needed = msgspec.json.Decoder(_Needed).decode
+
+
+def _read(body: bytes) -> tuple[BuiltInRequest, ServedRequest]:
+    """Return what a request asks a built-in model for, and the request. Raises: `ConfigError`."""
+    asked = read_request(body)
+    form = asked.form or {}
+    request = BuiltInRequest(
+        [*([Message(Role.SYSTEM, asked.instructions)] if asked.instructions else []), *asked.messages],
+        to_specs(asked.tools),
+        1 if asked.is_parallel is False else None,
+        read_form(form) if form.get("type") == "json_schema" else None,
+        None if asked.tool_choice in (AUTO, NONE, REQUIRED) else asked.tool_choice,
+    )
+    return request, asked
 
 
 def built_in_model(name: str, mistake_rate: float = 0.0) -> BuiltInModel:

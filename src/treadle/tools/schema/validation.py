@@ -11,7 +11,6 @@ from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.tools.schema.check_counts import CheckCounter
 
 MAX_PROBLEMS = 20
 _MAX_NAMED_TYPES = 8
@@ -168,11 +167,13 @@ class _BoundedValidator:
     """A validator that makes no more checks than it can. Raises: `ConfigError` for a schema that is not valid."""
 
     def __init__(self, schema: Json, what: str) -> None:
-        self._counter = counter = CheckCounter(schema)
+        from treadle.tools.schema.check_counts import CheckCounter
+
+        counter = self._counter = CheckCounter(schema, _refuse_reference)
         if counter.asks_what_is_left and counter.has_references and counter.exceeds(_MAX_UNEVALUATED):
             raise ConfigError(f"{what} not usable: there are too many alternatives within alternatives")
         self._validator = _compile(schema, what)
-        self._is_hard = self._counter.has_references and self._counter.exceeds(_MAX_CHECKS)
+        self._is_hard = counter.has_references and counter.exceeds(_MAX_CHECKS)
         self.is_valid: Callable[[Json], bool] = self._is_valid if self._is_hard else self._validator.is_valid
 
     def _is_valid(self, value: Json) -> bool:

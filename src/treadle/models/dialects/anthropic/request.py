@@ -43,7 +43,6 @@ from treadle.models.wire.messages import (
     Contents,
     TurnWriter,
     attached,
-    check_part,
     is_link,
 )
 from treadle.models.wire.provider import Preset
@@ -254,7 +253,7 @@ def _text(content: str) -> dict[str, Json]:
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return the block of a part. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, AnthropicModel.DIALECT, AnthropicModel.PARTS, AnthropicModel.LINKS)
+    AnthropicModel.check_part(part)
     title = {"title": neutralise(part.name)} if part.name and part.kind != "image" else {}
     if part.kind == "text":
         text = neutralise(content_of(part, contents).decode(errors="replace"))

@@ -22,7 +22,6 @@ from treadle.models.wire.messages import (
     Contents,
     TurnWriter,
     attached,
-    check_part,
     is_link,
     text_of_part,
 )
@@ -166,7 +165,7 @@ def _restore(kept: list[Json], calls: list[Json], message: Message, contents: Co
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return an artifact as a part of the API. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, GeminiModel.DIALECT, GeminiModel.PARTS, GeminiModel.LINKS)
+    GeminiModel.check_part(part)
     if part.kind == "text":
         return {"text": text_of_part(part, contents)}
     mime_type = part.mime_type or "application/octet-stream"

@@ -23,7 +23,6 @@ from treadle.models.wire.messages import (
     AcceptedParts,
     Contents,
     Encode,
-    check_part,
     data_url,
     file_name,
     join_body,
@@ -160,7 +159,7 @@ def encode_message(message: Message, contents: Contents) -> bytes:
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return a content part. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, OpenAIChatModel.DIALECT, OpenAIChatModel.PARTS, OpenAIChatModel.LINKS)
+    OpenAIChatModel.check_part(part)
     if part.kind == "text":
         return {"type": "text", "text": text_of_part(part, contents)}
     url = data_url(part, contents)

@@ -4,11 +4,8 @@ Source: OpenAI API reference, chat completions, 2025. The name `reasoning_conten
 """
 
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from typing import Any
-
-import msgspec
-from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
@@ -32,66 +29,6 @@ from treadle.models.wire.served import (
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 
 
-class _StreamOptions(Struct):
-    include_usage: bool = False
-
-
-class _JsonSchema(Struct):
-    schema: dict[str, Any] | None = None
-
-
-class _ResponseFormat(Struct):
-    json_schema: _JsonSchema | None = None
-
-
-class ChatRequest(Struct):
-    """The fields of a request that the server uses."""
-
-    model: str
-    messages: list[Any]
-    tools: Any = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    response_format: _ResponseFormat | None = None
-    n: int | None = None
-
-    @property
-    def output_schema(self) -> dict[str, Json] | None:
-        """The JSON Schema that the answer must fit; `None`: any text."""
-        wanted = self.response_format and self.response_format.json_schema
-        return wanted.schema if wanted else None
-
-    @property
-    def required_tool(self) -> str | None:
-        """The name of the tool that must be called; `None` if no call is required."""
-        function = self.tool_choice.get("function") if isinstance(self.tool_choice, dict) else None
-        return str(function.get("name")) if isinstance(function, dict) else None
-
-
-decode_request = msgspec.json.Decoder(ChatRequest).decode
-
-
-def to_tools(asked: ChatRequest) -> list[ToolSpec]:
-    """Return the tools of a request. Raises: `msgspec.ValidationError` if one is malformed."""
-    try:
-        return [
-            ToolSpec(_text(tool, "name"), tool.get("description") or "", tool.get("parameters") or {})
-            for tool in map(_to_definition, _read_tools(asked.tools, "tools"))
-        ]
-    except (ConfigError, KeyError) as error:
-        raise msgspec.ValidationError(str(error)) from None
-
-
-def to_messages(asked: ChatRequest) -> list[Message]:
-    """Return the messages of a request. Raises: `msgspec.ValidationError` if one is malformed."""
-    try:
-        return read_each(asked.messages, lambda item: [_read_message(item, {})])
-    except ConfigError as error:
-        raise msgspec.ValidationError(str(error)) from None
-
-
 _SETTINGS = {name: name for name in ("temperature", "top_p", "seed", "stop", "logprobs")} | {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
@@ -111,7 +48,7 @@ def read_request(body: bytes) -> ServedRequest:
     asked = ServedRequest(
         model=_text(raw, "model"), dialect="openai_chat", instructions=None, messages=[], blobs={}
     )
-    messages = read_each(raw.get("messages"), lambda item: [_read_message(item, asked.blobs)])
+    messages = read_messages(raw.get("messages"), asked.blobs)
     told = [message.content for message in messages if message.role is Role.SYSTEM and message.content]
     asked.instructions = "\n\n".join(told) or None
     asked.messages = join_answers([message for message in messages if message.role is not Role.SYSTEM])
@@ -138,6 +75,11 @@ _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reaso
 """The fields of an assistant message that may have no content."""
 _KEPT = ("name", "reasoning_details")
 """The fields of messages that servers are sent as they are."""
+
+
+def read_messages(given: Json, blobs: dict[str, bytes]) -> list[Message]:
+    """Return the messages of a request, with the contents of their parts in `blobs`. Raises: `ConfigError`."""
+    return read_each(given, lambda item: [_read_message(item, blobs)])
 
 
 def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
@@ -194,24 +136,38 @@ def _read_part(part: dict[str, Any], blobs: dict[str, bytes]) -> Artifact:
 
 def _read_choice(asked: ServedRequest, choice: Any, tools: list[dict[str, Json]]) -> None:
     """Give a request the tools of the client that the model may call, and which it must call."""
-    kept: Iterable[Mapping[str, Any]] = tools
     fields = choice if isinstance(choice, dict) else {}
     named = fields.get("function") or fields.get("custom")
     if choice in (None, AUTO, NONE, REQUIRED):
-        asked.tool_choice, kept = choice or AUTO, [] if choice == NONE else tools
+        asked.tool_choice, tools = choice or AUTO, [] if choice == NONE else tools
     elif isinstance(named, dict):
         asked.tool_choice = _text(named, "name")
     elif isinstance(allowed := fields.get("allowed_tools"), dict):
         where = "tool_choice.allowed_tools"
         wanted = _read_tools(allowed.get("tools"), f"{where}.tools")
-        asked.tool_choice, kept = choose_allowed(tools, wanted, allowed.get("mode"), where)
+        asked.tool_choice, tools = choose_allowed(tools, wanted, allowed.get("mode"), where)
         asked.allows_all = False
     else:
         raise ConfigError(
             f"tool_choice is {choice!r:.100}; give 'auto', 'none', 'required', a function, a custom tool or "
             "allowed_tools"
         )
-    asked.tools = tuple(map(_to_definition, kept))
+    asked.tools = tuple(map(_to_definition, tools))
+
+
+def read_tools(tools: Json) -> list[ToolSpec]:
+    """Return the tools of a request. Raises: `ConfigError`."""
+    return to_specs(map(_to_definition, _read_tools(tools, "tools")))
+
+
+def to_specs(definitions: Iterable[dict[str, Any]]) -> list[ToolSpec]:
+    """Return tools given as functions of OpenAI's flat form. Raises: `ConfigError` if one has no name."""
+    return [
+        ToolSpec(
+            _text({"name": None, **tool}, "name"), tool.get("description") or "", tool.get("parameters") or {}
+        )
+        for tool in definitions
+    ]
 
 
 def _read_tools(tools: Any, name: str) -> list[dict[str, Json]]:
@@ -228,8 +184,8 @@ def _read_tools(tools: Any, name: str) -> list[dict[str, Json]]:
     return found
 
 
-def _to_definition(tool: Mapping[str, Json]) -> dict[str, Json]:
-    return make_text_tool(tool) if tool["type"] == "custom" else dict(tool)
+def _to_definition(tool: dict[str, Json]) -> dict[str, Json]:
+    return make_text_tool(tool) if tool["type"] == "custom" else tool
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

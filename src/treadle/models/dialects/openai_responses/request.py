@@ -32,7 +32,6 @@ from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
     Contents,
-    check_part,
     data_url,
     file_name,
     join_body,
@@ -274,7 +273,7 @@ def _encode_content(message: Message, contents: Contents) -> Json:
 
 def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     """Return a content part. Raises: `UnsupportedPartError` if the API has none for it."""
-    check_part(part, OpenAIResponsesModel.DIALECT, OpenAIResponsesModel.PARTS, OpenAIResponsesModel.LINKS)
+    OpenAIResponsesModel.check_part(part)
     if part.kind == "text":
         return {"type": "input_text", "text": text_of_part(part, contents)}
     url = data_url(part, contents)
