@@ -378,6 +378,26 @@ async def test_a_message_to_an_idle_session_begins_its_turn(client: AsyncOpenAI,
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("delivery", ["queue", "steer", "interrupt"])
+async def test_a_message_that_comes_while_a_turn_ends_is_answered(
+    delivery: str, tmp_path: Path, journal: Journal
+) -> None:
+    """The turn was open when the request came, and over when the message was there, which nobody answered then."""
+
+    def handle(received: Received) -> Reply:
+        return Reply(answer(f"heard {received.json()['messages'][-1]['content']}"))
+
+    async with relaying(handle, tmp_path, journal) as (client, _):
+        for number in range(40):
+            run_id = (await post(client, "/runs", model="far", input="one"))["id"]
+            await asyncio.sleep(number / 10_000)
+            body = {"input": "two", "delivery": delivery, "wait": True}
+            async with asyncio.timeout(20):
+                await client._client.post(f"{client.base_url}runs/{run_id}/turns", json=body)
+            found = await ask(client, f"/runs/{run_id}")
+            assert (found["output"], found["is_turn_open"]) == ("heard two", False), number
+
+
 async def test_a_message_that_comes_while_a_response_is_made_is_answered(
     tmp_path: Path, journal: Journal
 ) -> None:

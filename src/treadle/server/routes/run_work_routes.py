@@ -161,7 +161,7 @@ async def begin_turn(
         sent = await send(host.journal, run_id, told, asked.blobs or None)
         if sent.refused is not None:
             raise RequestRefused(409, sent.refused, "refused")
-        if sent.is_driven or info.is_turn_open:
+        if sent.is_driven or (await host.get_info(caller, run_id)).is_turn_open:
             items = follow_message(host.journal, run_id, info.events, sent)
             if body.stream:
                 return EventStream(write_events(items), host=host)
