@@ -70,6 +70,13 @@ def test_runs_of_a_job_are_continued_by_the_command_that_began_it(cli: Cli) -> N
     assert cli("resume", "sample", "--journal", "done/runs.db", "--model", "mock:echo", "-q").code == 0
 
 
+def test_a_run_whose_process_died_is_whole(cli: Cli) -> None:
+    (cli.folder / "done").mkdir()
+    subprocess.run([sys.executable, "-c", DIES], cwd=cli.folder, check=True)
+    checked = cli("check", "--journal", "done/runs.db")
+    assert (checked.code, "2 runs whole" in checked.out + checked.err) == (0, True), checked
+
+
 @pytest.fixture(scope="module")
 def journal_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the journal of the finished runs `first` and `second`. The second contains mistakes."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import JournalError
 from treadle.core.events import digests_of
@@ -73,6 +74,7 @@ class Check:
             return None
         if not facts.is_exact:
             facts = facts_of([event.body for event in self._journal.read(run_id)])
-        right = facts.info(run_id, is_driven=False)
+        # How often its driver was lost follows from no event.
+        right = replace(facts.info(run_id, is_driven=False), losses=info.losses)
         wrong = [name for name in info.__struct_fields__ if getattr(info, name) != getattr(right, name)]
         return f"the listing of run {run_id!r} has a wrong value for {', '.join(wrong)}" if wrong else None
