@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.core.masking import MIN_SECRET_CHARS, Mask, forms_of, hide_in_url, secrets_of_url, words_of
+from treadle.core.masking import (
+    MIN_SECRET_CHARS,
+    Mask,
+    forms_of,
+    hide_in_url,
+    mask_of,
+    secrets_of_url,
+    words_of,
+)
 
 SECRETS = (
     "sk-proj-9tSrke72PouQMnMX-a7eZSW0jkFMBWY",
@@ -103,3 +111,36 @@ def test_secrets_are_found_in_urls_and_headers() -> None:
     assert "token-1" in words_of("Bearer token-1")
     assert {"one", "two"} <= set(words_of("sid=one; other=two"))
     assert "hunter22" in words_of("Basic " + base64.b64encode(b"me:hunter22").decode())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_hidden"),
+    [
+        ("OPENAI_API_KEY", "sk-abcdef-123456", True),
+        ("HF_TOKEN", "hf_abcdefghijkl", True),
+        ("db_password", "correct-horse", True),
+        ("MYSQL_ROOT_PASSWD", "abcdefghijklmnop", True),
+        ("AWS_SECRET_ACCESS_KEY", "abc+def/1234567", True),
+        ("SIGNING_KEY_2", "0123456789abcdef", True),
+        ("POSTGRES_PASSWORD", "postgres", False),
+        ("SSH_KEY", "/home/ada/.ssh/id_ed25519", False),
+        ("GIT_AUTHOR_NAME", "Ada-Lovelace-1815", False),
+        ("KEYBOARD", "us-international", False),
+        ("TOKENIZERS_PARALLELISM", "false-by-default", False),
+        ("API_TOKEN", "short", False),
+        ("API_KEY", "https://example.com/key-of-mine", False),
+        ("PASSWORD", "a sentence with spaces", False),
+    ],
+)
+def test_secrets_are_found_in_variables(name: str, value: str, is_hidden: bool) -> None:
+    text = f"before {value} after"
+    assert mask_of({name: value, "HOME": "/home/ada"}).hide(text) == (
+        "before *** after" if is_hidden else text
+    )
+
+
+def test_passwords_of_urls_in_variables_are_hidden() -> None:
+    mask = mask_of(
+        {"DATABASE_URL": "postgres://app:s3cret-pass@db/app", "PROXY": "http://app:password@proxy"}
+    )
+    assert mask.hide("postgres://app:s3cret-pass@db/app, password") == "postgres://app:***@db/app, password"

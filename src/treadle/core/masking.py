@@ -3,7 +3,8 @@
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -19,6 +20,15 @@ _SECRET_FIELD = re.compile(
     re.IGNORECASE,
 )
 """Names of fields whose texts may be secret."""
+_SECRET_VARIABLE = re.compile(
+    r"(?:.*_)?(?:SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|[A-Z]*TOKEN|[A-Z]*KEY)(?:_?[0-9]+)?",
+    re.IGNORECASE,
+)
+"""Names of environment variables whose values may be secret."""
+_ORDINARY = re.compile(r"^[/~.]|://|\s")
+"""What paths, URLs and sentences have."""
+_MAX_WORD_CHARS = 15
+"""A value that consists of letters alone and is no longer than this could be an ordinary word."""
 _KEY = re.compile(r"\bBearer\s+\S+|\b(?:sk|pk|rk|hf|gsk|ghp|xai|key)[-_][\w-]{16,}")
 """The form of keys of servers."""
 _PIECE_CHARS = 8
@@ -44,6 +54,9 @@ class Mask:
         """Collect the forms of `secrets`. Those shorter than `MIN_SECRET_CHARS` are ignored."""
         forms = {form for secret in set(secrets) for form in forms_of(secret)}
         self._forms = sorted(forms, key=len, reverse=True)
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
 
     def hide(self, text: str) -> str:
         """Return `text` without the secrets that it contains completely."""
@@ -116,6 +129,34 @@ def words_of(value: str) -> list[str]:
 def is_secret_name(name: str) -> bool:
     """Return whether the value of a header or variable with this name is probably secret."""
     return _SECRET_NAME.search(name) is not None
+
+
+def mask_of(variables: Mapping[str, str]) -> Mask:
+    """Return the mask of the secrets in environment variables.
+
+    They are the values of variables with names such as `API_TOKEN`, and the passwords of URLs. Not among them are
+    paths, texts with spaces, and short words such as `postgres`, which a text may contain for other reasons.
+    """
+    found = [value for name, value in variables.items() if _SECRET_VARIABLE.fullmatch(name)]
+    found += [_password_of(value) for value in variables.values() if "://" in value and "@" in value]
+    return _mask_of(tuple([value for value in found if _may_be_secret(value)]))
+
+
+@lru_cache(maxsize=4)
+def _mask_of(secrets: tuple[str, ...]) -> Mask:
+    return Mask(secrets)
+
+
+def _may_be_secret(value: str) -> bool:
+    is_word = value.isalpha() and len(value) <= _MAX_WORD_CHARS
+    return not is_word and _ORDINARY.search(value) is None
+
+
+def _password_of(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).password or "")
+    except ValueError:
+        return ""
 
 
 def hide_fields(value: Any, found: list[str] | None = None, *, is_secret: bool = False) -> Any:

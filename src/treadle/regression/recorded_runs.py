@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.masking import Mask, hide_keys, is_secret_name
+from treadle.core.masking import hide_keys, mask_of
 from treadle.core.state import Status
 from treadle.core.types import StopReason
 from treadle.export.whole import write_whole
@@ -45,10 +45,7 @@ class Redaction:
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         """Raises: `ConfigError` for a pattern that is no regular expression."""
         self._patterns = compile_patterns("redact", patterns)
-        values = [value for name, value in os.environ.items() if is_secret_name(name)]
-        self._mask = Mask(
-            [value for value in values if not value.startswith("/")]
-        )  # no paths of files with keys
+        self._mask = mask_of(os.environ)
 
     def hide(self, text: str) -> str:
         """Return `text` without secrets."""

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.asking import Answerable, Question
+from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
+from treadle.core.masking import Mask
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolCall, ToolSpec
 
@@ -38,6 +41,20 @@ class ToolOutput(Struct, frozen=True):
     structured: Json = None
     """The result as JSON that fits `ToolSpec.output_schema`."""
     attachments: tuple[Attachment, ...] = ()
+
+    def without(self, mask: Mask) -> "ToolOutput":
+        """Return this output without the secrets of `mask` in its text, structured content and attachments."""
+        structured = self.structured
+        if structured is not None:
+            data = msgspec.json.encode(structured)
+            hidden = mask.hide_bytes(data)
+            if hidden != data:
+                structured = decode_or(hidden)  # `None` if it held the secret as a number
+        attachments = tuple([
+            item if item.content is None else replace(item, content=mask.hide_bytes(item.content))
+            for item in self.attachments
+        ])
+        return replace(self, content=mask.hide(self.content), structured=structured, attachments=attachments)
 
 
 class Tool(Protocol):

@@ -1,11 +1,13 @@
 """The tools of a run by name, with the limits that apply to them."""
 
+import os
 from collections.abc import Mapping
 from typing import Any, get_origin, is_typeddict
 
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
+from treadle.core.masking import mask_of
 from treadle.core.policy import Policy
 from treadle.core.types import ToolSpec
 from treadle.tools.context import NO_DEPS
@@ -17,7 +19,7 @@ DEFAULT_RESULT_CHARS: int = ToolSpec("", "", {}).max_result_chars
 class Toolbox:
     """The tools that a model may call, and their definitions as the model reads them."""
 
-    __slots__ = ("_limited", "by_name", "contextless", "deps_types", "drivers", "specs", "tools")
+    __slots__ = ("_limited", "by_name", "contextless", "deps_types", "drivers", "mask", "specs", "tools")
 
     def __init__(self, tools: Mapping[str, Tool], policy: Policy | None = None) -> None:
         self.tools = tools
@@ -38,6 +40,8 @@ class Toolbox:
             if (kind := getattr(tool, "deps_type", None)) is not None
         }
         """The types of `ToolContext.deps` that tools need, by the name of the tool."""
+        self.mask = mask_of(os.environ)
+        """The secrets of this process, which no result of a tool may contain."""
         self._limited: tuple[Policy, Toolbox] | None = None
 
     def check_deps(self, deps: object) -> None:

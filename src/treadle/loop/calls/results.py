@@ -6,6 +6,7 @@ that was cut is found again here.
 
 import difflib
 import hashlib
+import os
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import SandboxError, ToolError
+from treadle.core.masking import Mask, mask_of
 from treadle.core.prompting import forget
 from treadle.core.state import fold
 from treadle.core.types import (
@@ -52,9 +54,9 @@ def failed(call: ToolCall, kind: ToolErrorKind, text: str) -> ToolResult:
     return ToolResult(call.call_id, call.name, _to_unicode(text), is_error=True, error_kind=kind)
 
 
-def describe_exception(error: BaseException) -> str:
-    """Return the text that tells the model about an exception of a tool."""
-    text = str(error)
+def describe_exception(error: BaseException, mask: Mask) -> str:
+    """Return the text that tells the model about an exception of a tool, without the secrets of `mask`."""
+    text = mask.hide(str(error))
     if isinstance(error, ToolError | SandboxError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -87,11 +89,16 @@ def _size_of(outcome: object) -> int:
     return len(outcome.content) + sum([len(item.content or b"") for item in outcome.attachments])
 
 
-def to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResult, Blobs | None]:
-    """Return the tool result for a tool's return value, and the contents of its artifacts.
+def to_result(
+    call: ToolCall, outcome: object, max_chars: int, mask: Mask
+) -> tuple[ToolResult, Blobs | None]:
+    """Return the tool result for a tool's return value, and the contents of its artifacts, without the secrets of
+    `mask`.
 
     A text longer than `max_chars` is cut in the middle, and its full text becomes the first artifact.
     """
+    if mask and isinstance(outcome, str | ToolOutput):
+        outcome = mask.hide(outcome) if isinstance(outcome, str) else outcome.without(mask)
     if type(outcome) is str and len(outcome) <= max_chars:
         text = outcome if outcome.isascii() else _to_unicode(outcome)
         return ToolResult(call.call_id, call.name, text), None
@@ -260,7 +267,8 @@ def read_call(
     try:
         fault = tool.find_fault(arguments)
     except Exception as error:
-        return failed(call, ToolErrorKind.FAILED, f"The call was not run: {describe_exception(error)}")
+        said = describe_exception(error, mask_of(os.environ))
+        return failed(call, ToolErrorKind.FAILED, f"The call was not run: {said}")
     if fault is not None:
         return failed(call, ToolErrorKind.INVALID_ARGUMENTS, f"The call was not run: {fault}")
     return tool, arguments

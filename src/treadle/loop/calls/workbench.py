@@ -274,7 +274,7 @@ class Workbench:
     ) -> tuple[ToolResult, Blobs | None, float]:
         """Put `tool_started` in the outbox and run the tool. Return its result, the contents of its artifacts, and
         the time that it took in seconds."""
-        spec = tool.spec
+        spec, mask = tool.spec, self.toolbox.mask
         if THREADS.left and (refused := await self._wait_for_thread(call, spec)) is not None:
             return refused, None, 0.0
         outbox.put(to_started(order, call, spec))
@@ -296,14 +296,14 @@ class Workbench:
                     outcome = await tool.call(arguments, context)
             if self.failures is not None:
                 self.failures.succeed(call.name)
-            if type(outcome) is str and len(outcome) <= max_chars and outcome.isascii():
+            if type(outcome) is str and len(outcome) <= max_chars and not mask and outcome.isascii():
                 result, blobs = ToolResult(call.call_id, call.name, outcome), None  # most results are such
             elif is_large(outcome):
-                result, blobs = await asyncio.to_thread(to_result, call, outcome, max_chars)
+                result, blobs = await asyncio.to_thread(to_result, call, outcome, max_chars, mask)
             else:
-                result, blobs = to_result(call, outcome, max_chars)
+                result, blobs = to_result(call, outcome, max_chars, mask)
         except TimeoutError as error:
-            kind, text = ToolErrorKind.FAILED, describe_exception(error)
+            kind, text = ToolErrorKind.FAILED, describe_exception(error, mask)
             if timer is not None and timer.expired():
                 is_running = THREADS.keep(f"{self.run_id}/{call.call_id}", error.__cause__)
                 kind = ToolErrorKind.TIMEOUT
@@ -314,9 +314,10 @@ class Workbench:
                 THREADS.keep(f"{self.run_id}/{call.call_id}", error)
                 raise
             # This call was not cancelled; something that the tool waited for was.
-            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
+            result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error, mask)), None
         except RetryWithMessage as error:
-            text = f"{error}\nCall {call.name} again." if str(error) else f"Call {call.name} again."
+            told = mask.hide(str(error))
+            text = f"{told}\nCall {call.name} again." if told else f"Call {call.name} again."
             result, blobs = failed(call, ToolErrorKind.RETRY, text), None
         except Exception as error:
             if self.failures is not None:
@@ -328,7 +329,7 @@ class Workbench:
                 logging.getLogger("treadle.tools").debug("the tool %r failed", call.name, exc_info=error)
             is_lost = isinstance(error, NoResultError)
             kind = ToolErrorKind.IN_DOUBT if is_lost else ToolErrorKind.FAILED
-            result, blobs = failed(call, kind, describe_exception(error)), None
+            result, blobs = failed(call, kind, describe_exception(error, mask)), None
         finally:
             if asking is not None:
                 asking.running.pop()

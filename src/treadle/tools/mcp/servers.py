@@ -22,7 +22,7 @@ from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.run_server import RunServer, open_run_server
 from treadle.tools.mcp.server_link import ServerLink
 from treadle.tools.mcp.target import Target, make_part, name_of_command, name_of_url, safe_name, write_entry
-from treadle.tools.mcp.translation import effect_of, hide_in_output, make_output_check, to_output
+from treadle.tools.mcp.translation import effect_of, make_output_check, to_output
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker, read_effect
 
@@ -242,7 +242,7 @@ class MCPServer(_Connected):
             # The call was cancelled, or its question is answered later.
             SESSIONS.loop.call_soon_threadsafe(own.link.suspect)
             raise
-        return hide_in_output(to_output(result, tool.is_output_valid), self._mask)
+        return to_output(result, tool.is_output_valid).without(self._mask)
 
     async def _list(self) -> "tuple[MCPTool, ...]":
         if not self.is_per_run:

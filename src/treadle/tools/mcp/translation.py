@@ -11,11 +11,8 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
-from treadle.core.masking import Mask
 from treadle.core.types import Effect, Json
 from treadle.tools.protocol import Attachment, ToolOutput
 from treadle.tools.schema.validation import OutputChecker
@@ -66,17 +63,6 @@ def to_output(result: Any, is_output_valid: Callable[[Json], bool]) -> ToolOutpu
         structured=structured,
         attachments=tuple(attachments),
     )
-
-
-def hide_in_output(output: ToolOutput, mask: Mask) -> ToolOutput:
-    """Return `output` without the secrets of `mask` in its text and its structured content."""
-    content, structured = mask.hide(output.content), output.structured
-    if structured is not None:
-        data = msgspec.json.encode(structured)
-        hidden = mask.hide_bytes(data)
-        if hidden != data:
-            structured = decode_or(hidden)  # `None` if it held the secret as a number
-    return replace(output, content=content, structured=structured)
 
 
 def _read_block(block: Any) -> tuple[str, Attachment | None]:
