@@ -10,7 +10,7 @@ from msgspec import Struct
 from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
 from treadle.core.calls import external_calls, waiting_calls
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, LeaseHeldError
 from treadle.core.events import MessageInjected, Noted, RunFinished, TurnCompleted, TurnStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
@@ -51,6 +51,9 @@ class TurnOrder(Struct, kw_only=True):
     mail: list[InboxMessage] = []
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
+    begins_at: tuple[int, int] | None = None
+    """The numbers of turns and of steps that the run has before `message`; `None`: any. Another client may have
+    driven it since the message was planned."""
     on_driver: Callable[[Driver], object] | None = None
     """A function that is called before a new run gets its first events, so that what it stores is committed with
     them. It is called for answers that are not streamed only."""
@@ -76,7 +79,8 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
 
     `emit` gets its events once they are stored, and the pieces of output. Without it, the model need not stream and
     fewer commits are needed; the run then has its events in memory. If this is cancelled, the turn stays
-    open, so that the next process goes on with it.
+    open, so that the next process goes on with it. Raises: what prevents the turn; `LeaseHeldError` if the run has
+    gone on since the turn was planned.
     """
     agent, run_id = order.agent, order.run_id
     if order.mail or order.message is None:
@@ -101,6 +105,9 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return await run_first_turn(agent, order.message, given, beginning, order.blobs)
     options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
+        state = session.run.state
+        if order.begins_at not in (None, (state.turn.number, state.step)):
+            raise LeaseHeldError(f"run {run_id!r} was driven on by another client; ask again")
         sent: SendOptions = {"attach": order.message.parts, "blobs": order.blobs, "on_event": emit}
         sent["is_last"] = is_quiet
         if session.has_reopened_turn:

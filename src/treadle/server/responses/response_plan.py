@@ -55,7 +55,7 @@ from treadle.server.responses.response_records import (
     read_kept,
     read_request,
 )
-from treadle.server.responses.response_turn import METADATA, ResponseTurn, client_name
+from treadle.server.responses.response_turn import METADATA, ResponseTurn, client_name, under_way
 from treadle.server.run_host import RunHost
 from treadle.server.turn_order import Reply, TurnOrder, begin_options, write_mail
 
@@ -108,6 +108,8 @@ async def plan_response(
     if begun is not None:
         assert conversation is not None
         run_id, metadata = conversation, begun.metadata
+    if state is not None and state.turn.is_open and not mail:
+        raise under_way()
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
@@ -127,7 +129,13 @@ async def plan_response(
         waits = await asyncio.to_thread(lambda: count_waits(run.events))
         place = ResponseId(run_id, turn, step, max(0, waits - 1))
     order = TurnOrder(
-        agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
+        agent=agent,
+        run_id=run_id,
+        message=message,
+        mail=mail,
+        options=options,
+        blobs=asked.blobs,
+        begins_at=(turn, step),
     )
     host.note_run(run_id)
     made = ResponseTurn(host, caller, place, echo, order)

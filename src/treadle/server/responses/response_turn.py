@@ -37,14 +37,19 @@ def client_name(caller: ApiCaller) -> str:
     return f"responses/{caller.name}"
 
 
+def under_way() -> RequestRefused:
+    """Return the refusal of a request while another response of its conversation is made."""
+    said = "another response of this conversation is under way; ask again when it is over"
+    return RequestRefused(409, said, "conversation_locked")
+
+
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Say it in the words of the API if another response of the conversation is under way."""
+    """Refuse a request if another response of its conversation is under way."""
     try:
         yield
     except (LeaseHeldError, RunExistsError):
-        said = "another response of this conversation is under way; ask again when it is over"
-        raise RequestRefused(409, said, "conversation_locked") from None
+        raise under_way() from None
 
 
 class ResponseTurn:
