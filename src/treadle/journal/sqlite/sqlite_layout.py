@@ -286,7 +286,7 @@ def back_up(path: Path, target: Path) -> int:
     try:
         if target.exists():
             raise FileExistsError
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, path.stat().st_mode & 0o777))
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, path.stat().st_mode & 0o777 | 0o600))
         try:
             runs = _copy(path, part)
             _publish(part, target)
@@ -307,7 +307,7 @@ def back_up(path: Path, target: Path) -> int:
 
 def _copy(path: Path, part: Path) -> int:
     with (
-        contextlib.closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as source,
+        contextlib.closing(connect(path, "process")) as source,
         contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy,
     ):
         # In one piece: otherwise the copy begins again whenever another process writes.
