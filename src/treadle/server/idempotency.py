@@ -2,8 +2,8 @@
 
 A key belongs to the client that sends it, and is kept for a day after the answer. A request with a key goes on when
 its client leaves, so that the client can ask for the answer again. What is kept of it is a resource of the journal.
-If the server is killed before the answer, the same request finds the turn that was begun (`place`), or what was made
-under its id (`new_id`). Only a message to an inbox is then sent again.
+If the server is killed before the answer, the same request finds the turn that was begun (`place`), or what was
+made under its id (`new_id`). Only a message to an inbox is then sent again.
 """
 
 import asyncio
