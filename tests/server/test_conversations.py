@@ -309,11 +309,19 @@ async def test_of_requests_at_the_same_moment_one_is_answered(host: RunHost, jou
     first = await plan(host, "hello")
     await first.answer()
     plans = [await plan(host, "call list_files {}\nthen\nsay done", first.run_id) for _ in range(3)]
-    await plans[0].answer()
+    noted: list[str] = []
+
+    async def note(place: str) -> None:
+        noted.append(place)
+
+    for planned in plans:
+        planned.keep_first(note)
+    answered = await plans[0].answer()
     for ask in (plans[1].answer, plans[2].start):
         with pytest.raises(RequestRefused) as refused:
             await ask()
         assert (refused.value.status_code, refused.value.code) == (409, "conversation_locked")
+    assert noted == [answered["id"]]  # the keys of the others know nothing of this response
     await (await plan(host, "say more", first.run_id)).answer()
     assert journal.runs()[0].turns == 3
 

@@ -4,7 +4,7 @@ turn that waited for the client."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from treadle.core.errors import JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.inbox import Cancel
@@ -68,6 +68,17 @@ class ResponseTurn:
         self._record = record_of(place, echo, caller.name)
         self._joined: Awaitable[bool] | None = None
         order.on_driver = self._join
+
+    def keep_first(self, note: Callable[[str], Awaitable[None]]) -> None:
+        """Keep what the response repeats of its request, and `note` its id, before the turn is stored.
+
+        So nothing is begun of which the request's key does not know."""
+
+        async def before() -> None:
+            await self.keep()
+            await note(str(self.fold.response_id))
+
+        self._order.before = before
 
     def _join(self, driver: Driver) -> None:
         """Keep what the response repeats of its request together with the first events of its run."""
