@@ -25,7 +25,9 @@ from treadle.server.access import ANYBODY, RequestRefused
 from treadle.server.api_server import load_served
 from treadle.server.catalog import AgentCatalog
 from treadle.server.responses.request_items import CreateResponse
+from treadle.server.responses.response_ids import read_response_id
 from treadle.server.responses.response_plan import plan_response
+from treadle.server.responses.response_records import read_request, record_of
 from treadle.server.responses.response_turn import ResponseTurn
 from treadle.server.run_host import RunHost
 
@@ -287,6 +289,25 @@ async def test_items_that_no_model_can_be_told_are_refused(client: AsyncOpenAI) 
     made = await client.conversations.create(items=[{"role": "user", "content": "x"}])
     with pytest.raises(openai.BadRequestError, match=r"input\[1\]: items of the type 'drawing'"):
         await client.conversations.items.create(made.id, items=[odd])
+
+
+async def test_a_conversation_goes_on_after_the_clock_was_set_back(tmp_path: Path, journal: Journal) -> None:
+    """What a developer has said in each of its responses holds."""
+    texts = [{"content": "one"}, {"content": "two"}, {"content": "three"}]
+    async with talking(tmp_path, journal, *texts) as (client, engine):
+        made = await client.conversations.create()
+        for said in ("Be brief.", "Be kind.", "Be exact."):
+            words: Any = [{"role": "developer", "content": said}, {"role": "user", "content": "And?"}]
+            response = await client.responses.create(model="far", input=words, conversation=made.id)
+            if said == "Be brief.":
+                place = read_response_id(response.id)
+                echo = read_request(journal, place)
+                assert echo is not None
+                echo.created_at += 3600
+                journal.resources.delete("response", response.id, place.run_id)
+                journal.resources.add([record_of(place, echo, "")], time.time())
+        system = engine.requests[-1].json()["messages"][0]
+    assert system["content"].split("\n\n") == ["Be brief.", "Be kind.", "Be exact."]
 
 
 @pytest.fixture

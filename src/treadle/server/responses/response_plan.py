@@ -64,6 +64,7 @@ _REPEATED = (
     *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
 )
 """The fields of a request that its response repeats as they are."""
+_NEXT_SECONDS = 1e-6
 _NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
 
@@ -116,6 +117,9 @@ async def plan_response(
         message, history = _join([*history, message]), []
     echo = echo_of(body, wish.instructions)
     echo.previous_response_id, echo.system = before, system
+    if before_echo is not None:
+        # The newest response of a conversation is the one that was made last, also if the clock was set back.
+        echo.created_at = max(echo.created_at, before_echo.created_at + _NEXT_SECONDS)
     if conversation is not None:
         echo.conversation = conversation_id(_conversation_run(body))
     elif before_echo is not None:
