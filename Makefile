@@ -19,11 +19,13 @@ SGLANG ?= .venv-sglang
 TRAINERS ?= .venv-trainers
 # The packages of the frameworks that the gateway is tested with.
 CLIENTS ?= .venv-clients
+# The packages of the program that fuzzes the API.
+API_FUZZER ?= .venv-fuzzer
 
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: docs viewer demo prove train-demo test test-full test-engines engines sglang trainers clients fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs viewer demo prove train-demo test test-full test-engines engines sglang trainers clients fuzz fuzz-api lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
@@ -33,7 +35,7 @@ help:
 	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"
 	@echo "make clients    tests of the gateway with the agents of other frameworks, in a folder of their own"
 	@echo "make test-engines  tests against a real vLLM and a real SGLang on the CPU, in environments of their own (6 GB)"
-	@echo "make fuzz       fuzz the text formats, SECONDS=600 each"
+	@echo "make fuzz       fuzz the HTTP API and the text formats, SECONDS=600 each"
 	@echo "make viewer     build the page that shows runs, which needs Node.js 20"
 	@echo "make docs       build the documentation as a site, in site/"
 	@echo "make bench      all benchmarks, each with its baseline"
@@ -128,9 +130,14 @@ clients: $(STAMP)
 		smolagents openai-agents 'pydantic-ai-slim[openai,anthropic]' langchain langchain-openai
 	PYTHONPATH=src:.:$(CLIENTS) $(BIN)/python -m pytest tests/server/test_clients.py $(PYTEST_ARGS)
 
-# This needs the package atheris, which has wheels for Linux and macOS.
 SECONDS ?= 600
-fuzz: $(STAMP)
+fuzz-api: $(STAMP)
+	@test -d $(API_FUZZER) || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(API_FUZZER) \
+		'schemathesis>=4.32,<5'
+	PYTHONPATH=src:. $(BIN)/python -m tests.fuzz.api $(API_FUZZER) $(SECONDS)
+
+# This needs the package atheris, which has wheels for Linux and macOS.
+fuzz: fuzz-api
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
 	@mkdir -p .fuzz
 	@for format in $$($(BIN)/python -c 'from treadle.formats import FORMATS; print(*FORMATS.names())'); do \
@@ -161,4 +168,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf web/node_modules $(VIEWER) $(VENV) $(ENGINES) $(SGLANG) $(TRAINERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo
+	rm -rf web/node_modules $(VIEWER) $(VENV) $(ENGINES) $(SGLANG) $(TRAINERS) $(API_FUZZER) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo

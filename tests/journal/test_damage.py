@@ -38,6 +38,7 @@ def make_newer(path: Path) -> None:
         (make_foreign, "a database of another program"),
         (make_newer, "upgrade treadle"),
         (lambda path: path.mkdir(), "is a folder; give the path of a file"),
+        (lambda path: path.symlink_to(path), "cannot be opened"),
     ],
 )
 def test_what_is_no_journal_is_refused(make: object, words: str, tmp_path: Path) -> None:
@@ -54,6 +55,15 @@ def test_a_folder_is_made_unless_the_file_must_be_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with open_journal(tmp_path / "no" / "runs.db") as journal:
         assert journal.runs() == []
+
+
+def test_a_journal_has_the_name_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that SQLite could take for a URI, and one that is too long for the files that SQLite adds."""
+    monkeypatch.chdir(tmp_path)
+    open_journal("./file:runs.db?mode=memory").close()
+    assert [item.name for item in tmp_path.iterdir()] == ["file:runs.db?mode=memory"]
+    with pytest.raises(JournalError, match="cannot be opened"):
+        open_journal("n" * 253)
 
 
 def test_an_empty_file_becomes_a_journal(tmp_path: Path) -> None:

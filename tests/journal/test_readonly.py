@@ -28,6 +28,29 @@ try:
 except JournalError as error:
     print(error)
 """
+BACK_UP = """
+import os, sys
+from treadle import open_journal
+open_journal("memory:").close()
+from treadle.journal.sqlite import sqlite_journal
+if os.geteuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+with open_journal(sys.argv[1]) as journal:
+    print(journal.backup(sys.argv[2]))
+"""
+SERVE = """
+import os, sys
+from treadle import JournalError
+from treadle.cli.commands.daemons import serve
+from treadle.journal.sqlite import sqlite_journal
+from treadle.server import api, api_server, catalog
+if os.geteuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+try:
+    serve(model="mock:echo", journal=sys.argv[1], port=0)
+except JournalError as error:
+    print(error)
+"""
 
 
 @pytest.fixture
@@ -45,12 +68,12 @@ def make_run(path: Path, run_id: str) -> None:
         asyncio.run(Agent(ScriptedModel(["done"]), journal=journal).run("go", run_id=run_id))
 
 
-def read_as_another_user(path: Path, *, is_still: bool = True) -> list[str]:
+def read_as_another_user(path: Path, *args: str, script: str = READ, is_still: bool = True) -> list[str]:
     """Read the journal as a user that cannot write it, because root may write everywhere."""
     path.chmod(0o444)
     path.parent.chmod(0o555)
     before = sorted((item.name, item.stat().st_size) for item in path.parent.iterdir())
-    process = FORKS.start("-c", READ, str(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = FORKS.start("-c", script, str(path), *args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     after = sorted((item.name, item.stat().st_size) for item in path.parent.iterdir())
@@ -68,6 +91,12 @@ def test_it_is_read_and_writing_is_refused_clearly(path: Path) -> None:
     assert refused.endswith(REFUSED)
 
 
+def test_no_server_begins_on_it(path: Path) -> None:
+    make_run(path, "r")
+    (refused,) = read_as_another_user(path, script=SERVE)
+    assert refused.endswith(REFUSED)
+
+
 def test_what_a_killed_process_left_is_read_too(path: Path) -> None:
     make_run(path, "r")
     pid = os.fork()
@@ -79,6 +108,26 @@ def test_what_a_killed_process_left_is_read_too(path: Path) -> None:
     for file in path.parent.iterdir():
         file.chmod(0o444)
     assert read_as_another_user(path)[:2] == ["r completed 6", "killed completed 6"]
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_backup_of_it_can_be_written(path: Path, is_left: bool) -> None:
+    make_run(path, "r")
+    if is_left:
+        pid = os.fork()
+        if pid == 0:
+            make_run_and_die(path)
+        os.waitpid(pid, 0)
+        path.with_name(f"{path.name}-shm").unlink()
+        for file in path.parent.iterdir():
+            file.chmod(0o444)
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        copy = Path(name, "copy.db")
+        assert read_as_another_user(path, str(copy), script=BACK_UP) == ["2" if is_left else "1"]
+        make_run(copy, "more")
+        with open_journal(copy) as journal:
+            assert len(journal.runs()) == (3 if is_left else 2)
 
 
 def make_run_and_die(path: Path) -> None:

@@ -1,6 +1,8 @@
 """Conversations, and the items of responses, as OpenAI's SDK lists and changes them."""
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,19 @@ from tests.server.test_relay import relaying
 from tests.server.test_response_items import calling, respond, talking
 from tests.server.test_responses import ADD, client, config, journal, serving
 
+from treadle.core.events import TurnStarted
+from treadle.core.types import Message, Role
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
+from treadle.server.access import ANYBODY, RequestRefused
+from treadle.server.api_server import load_served
+from treadle.server.catalog import AgentCatalog
+from treadle.server.responses.request_items import CreateResponse
+from treadle.server.responses.response_ids import read_response_id
+from treadle.server.responses.response_plan import plan_response
+from treadle.server.responses.response_records import read_request, record_of
+from treadle.server.responses.response_turn import ResponseTurn
+from treadle.server.run_host import RunHost
 
 __all__ = ["client", "config", "journal"]
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
@@ -276,3 +289,72 @@ async def test_items_that_no_model_can_be_told_are_refused(client: AsyncOpenAI) 
     made = await client.conversations.create(items=[{"role": "user", "content": "x"}])
     with pytest.raises(openai.BadRequestError, match=r"input\[1\]: items of the type 'drawing'"):
         await client.conversations.items.create(made.id, items=[odd])
+
+
+async def test_a_conversation_goes_on_after_the_clock_was_set_back(tmp_path: Path, journal: Journal) -> None:
+    """What a developer has said in each of its responses holds."""
+    texts = [{"content": "one"}, {"content": "two"}, {"content": "three"}]
+    async with talking(tmp_path, journal, *texts) as (client, engine):
+        made = await client.conversations.create()
+        for said in ("Be brief.", "Be kind.", "Be exact."):
+            words: Any = [{"role": "developer", "content": said}, {"role": "user", "content": "And?"}]
+            response = await client.responses.create(model="far", input=words, conversation=made.id)
+            if said == "Be brief.":
+                place = read_response_id(response.id)
+                echo = read_request(journal, place)
+                assert echo is not None
+                echo.created_at += 3600
+                journal.resources.delete("response", response.id, place.run_id)
+                journal.resources.add([record_of(place, echo, "")], time.time())
+        system = engine.requests[-1].json()["messages"][0]
+    assert system["content"].split("\n\n") == ["Be brief.", "Be kind.", "Be exact."]
+
+
+@pytest.fixture
+async def host(config: Path, journal: Journal) -> AsyncIterator[RunHost]:
+    """A server without sockets, which continues no runs."""
+    served = load_served(config, None)
+    made = RunHost(journal, AgentCatalog(served.config, journal, served.names))
+    yield made
+    await made.close()
+
+
+async def plan(host: RunHost, text: str, run_id: str | None = None) -> ResponseTurn:
+    conversation = None if run_id is None else f"conv_{run_id}"
+    asked = CreateResponse(model="clerk", input=text, conversation=conversation)
+    return await plan_response(host, ANYBODY, asked)
+
+
+async def test_of_requests_at_the_same_moment_one_is_answered(host: RunHost, journal: Journal) -> None:
+    """The others were planned for the turn that the first one has had meanwhile."""
+    first = await plan(host, "hello")
+    await first.answer()
+    plans = [await plan(host, "call list_files {}\nthen\nsay done", first.run_id) for _ in range(3)]
+    noted: list[str] = []
+
+    async def note(place: str) -> None:
+        noted.append(place)
+
+    for planned in plans:
+        planned.keep_first(note)
+    answered = await plans[0].answer()
+    for ask in (plans[1].answer, plans[2].start):
+        with pytest.raises(RequestRefused) as refused:
+            await ask()
+        assert (refused.value.status_code, refused.value.code) == (409, "conversation_locked")
+    assert noted == [answered["id"]]  # the keys of the others know nothing of this response
+    await (await plan(host, "say more", first.run_id)).answer()
+    assert journal.runs()[0].turns == 3
+
+
+async def test_a_message_after_an_interrupted_turn_is_refused(host: RunHost, journal: Journal) -> None:
+    """Whoever continues the run finishes that turn first."""
+    first = await plan(host, "hello")
+    await first.answer()
+    writer = await journal.acquire(first.run_id)
+    then = Message(Role.USER, "call list_files {}\nthen\nsay then")
+    writer.append([TurnStarted(at=time.time(), turn=2, message=then)])
+    await writer.release()
+    with pytest.raises(RequestRefused) as refused:
+        await (await plan(host, "say more", first.run_id)).answer()
+    assert (refused.value.status_code, refused.value.code) == (409, "conversation_locked")

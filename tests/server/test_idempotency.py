@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from tests.conftest import IS_FULL
 from tests.server.test_access import KEYS
 from tests.server.test_responses import client, config, journal, serving
-from tests.server.test_runs import Killed, killed
+from tests.server.test_runs import SERVED, TOOLS, Killed, killed
 
 from treadle import open_journal
 from treadle.core.events import TurnStarted
@@ -189,6 +189,26 @@ async def test_a_client_that_leaves_can_ask_again(client: AsyncOpenAI, journal: 
     again = await post(client, "responses", body, "k")
     assert '"status":"completed"' in again.text
     assert len(journal.runs()) == 1
+
+
+async def test_a_key_does_not_expire_before_its_answer(tmp_path: Path, journal: Journal) -> None:
+    """The clock is set a day forward while the work is done, or the work takes as long."""
+    (tmp_path / "tools.py").write_text(TOOLS)
+    (tmp_path / "treadle.toml").write_text(SERVED)
+    asked = {"agent": "napper", "input": "call nap {}\nthen\n" * 10 + "say done", "wait": True}
+    async with (
+        serving(tmp_path / "treadle.toml", journal) as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        asking = asyncio.ensure_future(post(client, "runs", asked, "k"))
+        async with asyncio.timeout(30):
+            while not journal.runs():
+                await asyncio.sleep(0.01)
+        await asyncio.to_thread(journal.resources.add, [], time.time() + 25 * 3600)
+        first = await asking
+        again = await post(client, "runs", asked, "k")
+    assert (first.status_code, again.headers.get("idempotency-replayed")) == (201, "true")
+    assert (len(journal.runs()), again.text) == (1, first.text)
 
 
 async def test_what_was_refused_can_be_tried_again(client: AsyncOpenAI, journal: Journal) -> None:

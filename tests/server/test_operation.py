@@ -128,6 +128,12 @@ async def test_answers_are_as_the_document_says(client: AsyncOpenAI) -> None:
     check("/v1/runs", "get", await client._client.get(f"{base}/v1/runs"))
     check("/v1/runs/{run_id}", "get", await client._client.get(f"{base}/v1/runs/nope"))
     check("/v1/runs", "post", await client._client.post(f"{base}/v1/runs", json={}))
+    check("/v1/messages", "post", await client._client.post(f"{base}/v1/messages", json={}))
+    for path in ("/v1/runs/export", "/v1/runs/{run_id}/export"):
+        answer = await client._client.get(f"{base}{path.format(run_id=run)}")
+        assert [*document["paths"][path]["get"]["responses"]["200"]["content"]] == [
+            answer.headers["content-type"]
+        ]
     operations = [item for path in document["paths"].values() for item in path.values()]
     assert all("4XX" in item["responses"] and "422" not in item["responses"] for item in operations)
 

@@ -16,7 +16,7 @@ from tests.models.answers import answer, chunk
 from tests.models.server import Received, Reply, sse, stream
 from tests.server.test_relay import relaying
 from tests.server.test_responses import ADD, client, config, journal, serving
-from tests.server.test_runs import read_stream
+from tests.server.test_runs import SERVED, TOOLS, read_stream
 
 from treadle import Agent, Run
 from treadle.core.events import Noted
@@ -423,3 +423,21 @@ async def test_a_message_that_comes_while_a_response_is_made_is_answered(
             assert (await making).output_text == "heard two"
             while (await ask(client, f"/runs/{info.run_id}"))["output"] != "heard three":
                 await asyncio.sleep(0.02)
+
+
+async def test_a_message_to_a_run_that_nobody_drives_yet_can_be_waited_for(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """A server that was started again continues one run at a time here."""
+    config = tmp_path / "treadle.toml"
+    (tmp_path / "tools.py").write_text(TOOLS)
+    config.write_text(f"{SERVED}\n[serve]\nwindow = 1\n")
+
+    async with serving(config, journal) as url, AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+        for _ in range(3):
+            await post(client, "/runs", agent="napper", input="call nap {}\nthen\n" * 8 + "say one")
+    async with serving(config, journal) as url, AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+        waiting = [info for info in journal.runs(RunFilter(is_turn_open=True)) if not info.is_driven]
+        run_id = waiting[-1].run_id
+        answered = await post(client, f"/runs/{run_id}/turns", input="say two", wait=True)
+    assert (answered["output"], answered["turns"], answered["is_turn_open"]) == ("two", 2, False)

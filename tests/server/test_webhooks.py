@@ -207,6 +207,22 @@ async def test_no_delivery_is_forgotten_among_many(journal: Journal, receiver: R
     assert hooks._find_left() == []
 
 
+async def test_a_clock_that_was_set_back_delays_no_delivery(journal: Journal, receiver: Receiver) -> None:
+    """A pause of 30 seconds does not last an hour."""
+    run = await Agent("mock:echo", journal=journal).run("hi")
+    table = {"url": receiver.url, "secret_env": "HOOK_SECRET", "allow_private": True}
+    hooks = Webhooks(journal, ServeTable.model_validate({"webhooks": {"crm": table}}))
+    told = {"url": receiver.url, "attempts": 1, "due_at": time.time() + 3610, "pause_seconds": 30.0}
+    waiting: Any = {"kind": "webhook", "resource_id": "crm", "state": "in_progress", "created_at": 0.0}
+    journal.resources.add(
+        [Resource(**waiting, parent=run.run_id, body=msgspec.json.encode(told).decode())], 0.0
+    )
+    working = asyncio.ensure_future(hooks.work())
+    (event,) = await receiver.until(1)
+    working.cancel()
+    assert event.type == "response.completed"
+
+
 @pytest.mark.skipif(not IS_FULL, reason="long: it waits until the lease of a killed process has ended")
 async def test_a_receiver_is_told_although_the_server_was_killed(tmp_path: Path, receiver: Receiver) -> None:
     (tmp_path / "treadle.toml").write_text(SERVED + configure(receiver.url))

@@ -1,7 +1,8 @@
 """The OpenAPI document of a server: what FastAPI knows of the requests, and the forms of answers and errors.
 
-The forms stand in `api_answers.json`: `schemas` by name, and `answers` by the names of the routes' functions. They
-name what every answer has; answers may have more, and clients must ignore what they do not know.
+The forms stand in `api_answers.json`: `schemas` by name; `answers` by the names of the routes' functions, as are
+`errors` and `types`, for those that differ from other routes. They name what every answer has; answers may have
+more, and clients must ignore what they do not know.
 """
 
 from importlib.resources import files
@@ -30,18 +31,19 @@ def describe_api(api: FastAPI) -> dict[str, Any]:
         schemas.update(forms["schemas"])
         for operations in document["paths"].values():
             for operation in operations.values():
-                _describe(operation, forms["answers"])
+                _describe(operation, forms)
         api.openapi_schema = document
     return api.openapi_schema
 
 
-def _describe(operation: dict[str, Any], schemas: dict[str, Json]) -> None:
-    answers = operation["responses"]
+def _describe(operation: dict[str, Any], forms: dict[str, dict[str, Json]]) -> None:
+    answers, name = operation["responses"], operation["operationId"].partition("_v1_")[0]
+    error = forms["errors"].get(name, {"$ref": _REF.format(name="Error")})
     for status in ("4XX", "5XX"):
-        error = {"$ref": _REF.format(name="Error")}
         answers[status] = {"description": "An error.", "content": {"application/json": {"schema": error}}}
     answers.pop("422", None)  # FastAPI's own form, which no answer has
-    schema = schemas.get(operation["operationId"].partition("_v1_")[0])
-    if schema is not None:
-        good = next(answer for status, answer in answers.items() if status.startswith("2"))
+    good = next(answer for status, answer in answers.items() if status.startswith("2"))
+    if (schema := forms["answers"].get(name)) is not None:
         good["content"] = {**good.get("content", {}), "application/json": {"schema": schema}}
+    if (kind := forms["types"].get(name)) is not None:
+        good["content"] = {kind: {}}

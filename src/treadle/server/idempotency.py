@@ -1,9 +1,9 @@
 """Idempotency keys: a POST that is sent again with the same key has one effect, and gets the same answer.
 
-A key belongs to the client that sends it, and is kept for a day. A request with a key goes on when its client
-leaves, so that the client can ask for the answer again. What is kept of it is a resource of the journal. If the
-server is killed before the answer, the same request finds the turn that was begun (`place`), or what
-was made under its id (`new_id`). Only a message to an inbox is then sent again.
+A key belongs to the client that sends it, and is kept for a day after the answer. A request with a key goes on when
+its client leaves, so that the client can ask for the answer again. What is kept of it is a resource of the journal.
+If the server is killed before the answer, the same request finds the turn that was begun (`place`), or what was
+made under its id (`new_id`). Only a message to an inbox is then sent again.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ from treadle.server.run_host import RunHost
 HEADER = b"idempotency-key"
 _KIND = "request"
 _KEPT_SECONDS = 24 * 3600.0
+_UNANSWERED_SECONDS = 30 * 24 * 3600.0
+"""How long a request without an answer is kept: its work may take days, and the clock may be set meanwhile."""
 _BEAT_SECONDS, _STALE_SECONDS = 1.0, 5.0
 """How often a process says that it works on a request, and after which silence another one takes it over."""
 _PATIENCE_SECONDS = 30.0
@@ -70,7 +72,13 @@ class KeyedRequest:
         """Store what is kept. Raises: `JournalError` if another process has taken the request over."""
         async with self._lock:
             self.kept.beat_at = time.time()
-            changed = replace(self.record, state=state, body=msgspec.json.encode(self.kept).decode())
+            lasts = _KEPT_SECONDS if state == "completed" else _UNANSWERED_SECONDS
+            changed = replace(
+                self.record,
+                state=state,
+                expires_at=self.kept.beat_at + lasts,
+                body=msgspec.json.encode(self.kept).decode(),
+            )
             resources = self._journal.resources
             if not await asyncio.to_thread(resources.replace, self.record, changed, content):
                 raise JournalError("another process of the server has taken the request over; ask again")
@@ -203,7 +211,7 @@ class Idempotency:
             label=digest,
             state="in_progress",
             created_at=now,
-            expires_at=now + _KEPT_SECONDS,
+            expires_at=now + _UNANSWERED_SECONDS,
             body=msgspec.json.encode(kept).decode(),
         )
         resources = self._host.journal.resources
@@ -218,7 +226,8 @@ class Idempotency:
         """Wait until another process has the answer, or has stopped to work on it. Raises: `RequestRefused`."""
         give_up_at = time.monotonic() + _PATIENCE_SECONDS
         resources = self._host.journal.resources
-        while record.state != "completed" and time.time() - kept.beat_at < _STALE_SECONDS:
+        # A beat in the future is one from before the clock was set back.
+        while record.state != "completed" and abs(time.time() - kept.beat_at) < _STALE_SECONDS:
             if time.monotonic() > give_up_at:
                 raise RequestRefused(
                     409, "the same request is under way", "idempotency_in_progress", {"retry-after": "5"}

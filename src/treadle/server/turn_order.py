@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from msgspec import Struct
 from treadle.agent.agent import Agent
 from treadle.core.asking import open_questions
 from treadle.core.calls import external_calls, waiting_calls
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, LeaseHeldError
 from treadle.core.events import MessageInjected, Noted, RunFinished, TurnCompleted, TurnStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
@@ -51,6 +51,12 @@ class TurnOrder(Struct, kw_only=True):
     mail: list[InboxMessage] = []
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
+    begins_at: tuple[int, int] | None = None
+    """The numbers of turns and of steps that the run has before `message`; `None`: any. Another client may have
+    driven it since the message was planned."""
+    before: Callable[[], Awaitable[None]] | None = None
+    """A function that is called before anything of the turn is stored, and, if there is a `message`, once no other
+    client can begin this turn."""
     on_driver: Callable[[Driver], object] | None = None
     """A function that is called before a new run gets its first events, so that what it stores is committed with
     them. It is called for answers that are not streamed only."""
@@ -76,10 +82,12 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
 
     `emit` gets its events once they are stored, and the pieces of output. Without it, the model need not stream and
     fewer commits are needed; the run then has its events in memory. If this is cancelled, the turn stays
-    open, so that the next process goes on with it.
+    open, so that the next process goes on with it. Raises: what prevents the turn; `LeaseHeldError` if the run has
+    gone on since the turn was planned.
     """
-    agent, run_id = order.agent, order.run_id
+    agent, run_id, before = order.agent, order.run_id, order.before or _do_nothing
     if order.mail or order.message is None:
+        await before()
         for message in order.mail:
             await asyncio.wrap_future(journal.posting(run_id, message))
         if order.message is not None:
@@ -93,6 +101,7 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return run
     options, is_quiet = order.options, emit is None
     if is_quiet and options.get("begins_with_message") and not takes_time(agent):
+        await before()
         given = Given(agent.answer, agent.deps, keeps_events=True, on_driver=order.on_driver)
         history = check_history(options.get("history", ()))
         beginning = Beginning(
@@ -101,6 +110,10 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return await run_first_turn(agent, order.message, given, beginning, order.blobs)
     options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
+        state = session.run.state
+        if order.begins_at not in (None, (state.turn.number, state.step)):
+            raise LeaseHeldError(f"run {run_id!r} was driven on by another client; ask again")
+        await before()
         sent: SendOptions = {"attach": order.message.parts, "blobs": order.blobs, "on_event": emit}
         sent["is_last"] = is_quiet
         if session.has_reopened_turn:
@@ -109,6 +122,10 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         if is_quiet:
             run.events = list(await session.read_events())
         return run
+
+
+async def _do_nothing() -> None:
+    pass
 
 
 def begin_options(

@@ -54,6 +54,17 @@ class _Told(Struct, omit_defaults=True):
     attempts: int = 0
     due_at: float = 0.0
     """When the next attempt is due, or the lease of the process that makes one ends."""
+    pause_seconds: float = _PAUSES_SECONDS[-1]
+    """How long it was until then when that was stored."""
+
+    def wait(self, seconds: float) -> None:
+        """Let the next attempt be due in so many seconds."""
+        self.due_at, self.pause_seconds = time.time() + seconds, seconds
+
+    def is_due(self) -> bool:
+        """Return whether the next attempt is due. If it seems further away than it ever was, the clock was set
+        back."""
+        return not 0.0 < self.due_at - time.time() <= self.pause_seconds
 
 
 class Webhooks:
@@ -145,8 +156,8 @@ class Webhooks:
 
     def _find_left(self) -> list[str]:
         """Return the runs that nobody drives and of which a receiver is to be told now. Blocks."""
-        left, now = self._journal.resources.unfinished(WEBHOOK), time.time()
-        due = {item.parent for item in left if msgspec.json.decode(item.body, type=_Told).due_at <= now}
+        left = self._journal.resources.unfinished(WEBHOOK)
+        due = {item.parent for item in left if msgspec.json.decode(item.body, type=_Told).is_due()}
         driven = {info.run_id for info in self._journal.runs(RunFilter(run_ids=due, is_driven=True))}
         return sorted(due - driven)
 
@@ -166,9 +177,9 @@ class Webhooks:
     async def _tell(self, record: Resource) -> None:
         """Tell one receiver of the events that it does not know yet, if no other process does."""
         told, run_id = msgspec.json.decode(record.body, type=_Told), record.parent
-        if told.due_at > time.time():
+        if not told.is_due():
             return
-        told.due_at = time.time() + _LEASE_SECONDS
+        told.wait(_LEASE_SECONDS)
         record = await self._save(record, told)
         try:
             events = await asyncio.to_thread(self._journal.read, run_id)
@@ -185,7 +196,8 @@ class Webhooks:
                     _log.warning("webhook %r, event %s: %s", record.resource_id, payload["id"], fault)
                     await self._put_off(record, told)
                     return
-            told.seq, told.attempts, told.due_at = seq, 0, time.time() + _LEASE_SECONDS
+            told.seq, told.attempts = seq, 0
+            told.wait(_LEASE_SECONDS)
             record = await self._save(record, told)
         told.due_at = 0.0
         await self._save(record, told, "completed")
@@ -196,7 +208,8 @@ class Webhooks:
 
     async def _put_off(self, record: Resource, told: _Told) -> None:
         pause = self._pauses[told.attempts]
-        told.attempts, told.due_at = told.attempts + 1, time.time() + pause
+        told.attempts += 1
+        told.wait(pause)
         await self._save(record, told)
         asyncio.get_running_loop().call_later(pause, self._news.put_nowait, (record.parent, True))
 

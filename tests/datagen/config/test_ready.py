@@ -105,6 +105,9 @@ def test_the_output_must_be_a_folder_for_a_dataset(tmp_path: Path) -> None:
     assert "is a file; name a folder" in obstacles_to(output={"path": "file"})
     assert "is a file; name a folder" in obstacles_to(output={"path": "file/below"})
     assert "no dataset of Treadle" in obstacles_to(output={"path": "full"})
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "ledger.lock").write_text("")
+    check_plan(make(output={"path": "left"}))
     (tmp_path / "full" / "ledger.db").write_text("")
     check_plan(make(output={"path": "full"}))
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -85,6 +86,7 @@ def serve(
         flush()
 
     with open_journal(journal) as opened, contextlib.suppress(KeyboardInterrupt):
+        opened.resources.add([], time.time())  # raises if nothing can be stored
         execute(serve_api(served, opened, host, port, tell, lambda fault: print_note(f"warning: {fault}")))
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import starmap
+from pathlib import Path
 
 from treadle.core.errors import TreadleError
 from treadle.core.places import Problem
@@ -274,7 +275,7 @@ def _check_output(config: GenerationConfig, leaves: int | None) -> Iterator[Prob
     elif config.tools.folder is not None and path.resolve() == config.tools.folder.resolve():
         text = f"the folder {str(path)!r} is tools.files too, and would change while the dataset is made"
         yield Problem(("output", "path"), f"{text}; name another one")
-    elif nearest == path and any(path.iterdir()) and not DatasetFolder(path).ledger.exists():
+    elif nearest == path and _has_others(path, DatasetFolder(path).ledger):
         text = f"the folder {str(path)!r} has files, but no dataset of Treadle; name another one"
         yield Problem(("output", "path"), text)
     if config.output.parquet:
@@ -284,6 +285,11 @@ def _check_output(config: GenerationConfig, leaves: int | None) -> Iterator[Prob
             f"{leaves} leaf topics cannot fill {len(config.output.splits)} splits, because no topic is in two"
         )
         yield Problem(("output", "splits"), f"{text}; ask for more topics, or for fewer splits")
+
+
+def _has_others(folder: Path, ledger: Path) -> bool:
+    """Return whether a folder has files and no ledger. A job that ends at once may leave the lock of one."""
+    return not ledger.exists() and any(item != ledger.with_suffix(".lock") for item in folder.iterdir())
 
 
 def _check_prices(config: GenerationConfig, models: Mapping[Role, Model]) -> Iterator[Problem]:

@@ -75,9 +75,9 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         packs: bool = False,
     ) -> None:
         self.path = Path(path)
-        leases = SqliteLeases(self.path.resolve(), lease_seconds, clock)
         check_level(level, LEVELS, "a file")
         writing = connect(self.path, level)
+        leases = SqliteLeases(self.path.resolve(), lease_seconds, clock)
         self.level = read_meta(writing)[1]
         """The level: the requested one, or that of the file if it is stronger."""
         if self.level == "power":

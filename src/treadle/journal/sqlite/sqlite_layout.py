@@ -45,8 +45,9 @@ _CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
 def is_refused(error: Exception, path: Path) -> bool:
-    """Return True if `error` says that a file cannot be written, and the file can still be read."""
-    return any(has_code(error, code) for code in _CODES) and path.is_file() and os.access(path, os.R_OK)
+    """Return True if `error` says that a file cannot be written, and the file has something that can be read."""
+    is_readable = path.is_file() and path.stat().st_size > 0 and os.access(path, os.R_OK)
+    return is_readable and any(has_code(error, code) for code in _CODES)
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
@@ -132,7 +133,11 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
     _speed_up_parameters()
     try:
         db = sqlite3.connect(
-            path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+            path.absolute(),  # some builds of SQLite take a name that begins with "file:" for a URI
+            timeout=LOCK_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
         )
     except ERRORS as error:
         raise explain(error, path) from error
@@ -286,7 +291,7 @@ def back_up(path: Path, target: Path) -> int:
     try:
         if target.exists():
             raise FileExistsError
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, path.stat().st_mode & 0o777))
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, path.stat().st_mode & 0o777 | 0o600))
         try:
             runs = _copy(path, part)
             _publish(part, target)
@@ -307,7 +312,7 @@ def back_up(path: Path, target: Path) -> int:
 
 def _copy(path: Path, part: Path) -> int:
     with (
-        contextlib.closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as source,
+        contextlib.closing(connect(path, "process")) as source,
         contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy,
     ):
         # In one piece: otherwise the copy begins again whenever another process writes.

@@ -55,7 +55,7 @@ from treadle.server.responses.response_records import (
     read_kept,
     read_request,
 )
-from treadle.server.responses.response_turn import METADATA, ResponseTurn, client_name
+from treadle.server.responses.response_turn import METADATA, ResponseTurn, client_name, under_way
 from treadle.server.run_host import RunHost
 from treadle.server.turn_order import Reply, TurnOrder, begin_options, write_mail
 
@@ -64,6 +64,7 @@ _REPEATED = (
     *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
 )
 """The fields of a request that its response repeats as they are."""
+_NEXT_SECONDS = 1e-6
 _NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
 
@@ -108,12 +109,17 @@ async def plan_response(
     if begun is not None:
         assert conversation is not None
         run_id, metadata = conversation, begun.metadata
+    if state is not None and state.turn.is_open and not mail:
+        raise under_way()
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
     echo = echo_of(body, wish.instructions)
     echo.previous_response_id, echo.system = before, system
+    if before_echo is not None:
+        # The newest response of a conversation is the one that was made last, also if the clock was set back.
+        echo.created_at = max(echo.created_at, before_echo.created_at + _NEXT_SECONDS)
     if conversation is not None:
         echo.conversation = conversation_id(_conversation_run(body))
     elif before_echo is not None:
@@ -127,7 +133,13 @@ async def plan_response(
         waits = await asyncio.to_thread(lambda: count_waits(run.events))
         place = ResponseId(run_id, turn, step, max(0, waits - 1))
     order = TurnOrder(
-        agent=agent, run_id=run_id, message=message, mail=mail, options=options, blobs=asked.blobs
+        agent=agent,
+        run_id=run_id,
+        message=message,
+        mail=mail,
+        options=options,
+        blobs=asked.blobs,
+        begins_at=(turn, step),
     )
     host.note_run(run_id)
     made = ResponseTurn(host, caller, place, echo, order)

@@ -4,7 +4,7 @@ turn that waited for the client."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from treadle.core.errors import JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.inbox import Cancel
@@ -37,14 +37,19 @@ def client_name(caller: ApiCaller) -> str:
     return f"responses/{caller.name}"
 
 
+def under_way() -> RequestRefused:
+    """Return the refusal of a request while another response of its conversation is made."""
+    said = "another response of this conversation is under way; ask again when it is over"
+    return RequestRefused(409, said, "conversation_locked")
+
+
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Say it in the words of the API if another response of the conversation is under way."""
+    """Refuse a request if another response of its conversation is under way."""
     try:
         yield
     except (LeaseHeldError, RunExistsError):
-        said = "another response of this conversation is under way; ask again when it is over"
-        raise RequestRefused(409, said, "conversation_locked") from None
+        raise under_way() from None
 
 
 class ResponseTurn:
@@ -63,6 +68,17 @@ class ResponseTurn:
         self._record = record_of(place, echo, caller.name)
         self._joined: Awaitable[bool] | None = None
         order.on_driver = self._join
+
+    def keep_first(self, note: Callable[[str], Awaitable[None]]) -> None:
+        """Keep what the response repeats of its request, and `note` its id, before the turn is stored.
+
+        So nothing is begun of which the request's key does not know."""
+
+        async def before() -> None:
+            await self.keep()
+            await note(str(self.fold.response_id))
+
+        self._order.before = before
 
     def _join(self, driver: Driver) -> None:
         """Keep what the response repeats of its request together with the first events of its run."""

@@ -72,9 +72,7 @@ async def _respond(
     exchange = await plan_response(host, caller, body, new_run_id=new_run_id(keyed))
     place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
-        # Before the turn is stored, so that nothing is begun of which the key does not know.
-        await exchange.keep()
-        await keyed.note(str(place))
+        exchange.keep_first(keyed.note)
     if not (body.background or body.stream):
         with LeavingWatch(scope, lambda: host.start_quietly(exchange.cancel())):
             answer = await exchange.answer()

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from msgspec.structs import replace
 from pydantic import Field
 
 from treadle.agent.agent import Agent
@@ -17,6 +18,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import TurnStarted
 from treadle.core.inbox import check_labels
 from treadle.core.types import Delivery, Message, StopReason
+from treadle.journal.run_info import QUEUE
 from treadle.loop.listener import Emit
 from treadle.runs.options import ForkOptions, Given
 from treadle.runs.recording import send, user_message
@@ -161,7 +163,10 @@ async def begin_turn(
         sent = await send(host.journal, run_id, told, asked.blobs or None)
         if sent.refused is not None:
             raise RequestRefused(409, sent.refused, "refused")
-        if sent.is_driven or (await host.get_info(caller, run_id)).is_turn_open:
+        info_now = await host.get_info(caller, run_id)
+        if sent.is_driven or info_now.is_turn_open:
+            if not info_now.is_waiting and info_now.labels.get(QUEUE) == host.queue:
+                sent = replace(sent, is_driven=True)  # a server takes it up
             items = follow_message(host.journal, run_id, info.events, sent)
             if body.stream:
                 return EventStream(write_events(items), host=host)
