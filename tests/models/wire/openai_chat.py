@@ -52,8 +52,13 @@ def events(raw):
     head = {"id": raw["id"], "object": "chat.completion.chunk", "model": raw["model"]}
     message = raw["choices"][0]["message"]
     deltas = [{"role": "assistant", "content": ""}]
-    deltas += [{"reasoning_content": piece} for piece in pieces(message.get("reasoning_content") or "")]
-    deltas += [{"content": piece} for piece in pieces(message["content"] or "")]
+    for name in ("reasoning_content", "reasoning"):
+        deltas += [{name: piece} for piece in pieces(message.get(name) or "")]
+    deltas += [{"reasoning_details": [item]} for item in message.get("reasoning_details", ())]
+    if isinstance(content := message["content"] or "", str):
+        deltas += [{"content": piece} for piece in pieces(content)]
+    else:
+        deltas += [{"content": [part]} for part in content]
     for index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
         first = {"index": index, **call, "function": {"name": function["name"], "arguments": ""}}
