@@ -10,6 +10,7 @@ from tests.models.strict.providers import PROVIDERS, StrictServer
 
 from treadle import Agent
 from treadle.http.transport import HttpResponse
+from treadle.journal.memory import MemoryJournal
 from treadle.models import FallbackModel
 from treadle.tools.protocol import Attachment
 
@@ -36,16 +37,15 @@ async def test_a_session_goes_on_with_another_provider(before: str, after: str) 
             "Question 2", attach=[Attachment("image", PNG, "image/png")] * sees, **talk.listening
         )
         assert run.stop_reason == "completed", (run.error, talk.server.refusals)
-        # The other model goes on in the middle of a turn.
+        # The last turn ends after a result.
         run = await session.send("Question 3", **talk.listening)
         assert run.fault == "infrastructure", run.error
-    more = [said("", call(call_id="call_6")), said("Three."), said("", call(call_id="call_7")), said()]
+    more = [said("", call(call_id="call_6")), said("Three."), said("", call(call_id="call_7")), said("Four.")]
     agent, server = agent_of(after, more, talk.journal)
     async with agent.session("s") as session:
-        run = await session.retry_turn(**talk.listening)
-        assert run.output == "Three.", (run.error, server.refusals)
+        assert (await session.finish_turn(**talk.listening)).output == "Three.", server.refusals
         run = await session.send("Question 4", **talk.listening)
-        assert run.output == "Done.", (run.error, server.refusals)
+        assert run.output == "Four.", (run.error, server.refusals)
     forked, server = agent_of(after, [said("Forked.")], talk.journal)
     run = await forked.fork("s", text="And now?")
     assert run.output == "Forked.", (run.error, server.refusals)
@@ -63,5 +63,6 @@ async def test_a_fallback_goes_on_in_the_middle_of_a_turn(first: str, second: st
         StrictServer(PROVIDERS[second], [said("", call(call_id="call_2")), said()]),
     ]
     models = [PROVIDERS[name].make(server) for name, server in zip((first, second), servers, strict=True)]
-    run = await Agent(FallbackModel(models), tools=TOOLS).run("Go.")
+    run = await Agent(FallbackModel(models, cooldown_seconds=0), tools=TOOLS, journal=MemoryJournal()).run("Go.")
     assert run.output == "Done.", (run.error, [server.refusals for server in servers])
+    assert not [why for server in servers for why in server.refusals]

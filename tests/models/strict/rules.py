@@ -11,7 +11,7 @@ from tests.models.strict import vendor_types as types
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _THOUGHTS = ("reasoning_content",)
-"""The field of messages that is no part of OpenAI's API, and that servers of open models accept or ignore."""
+"""The field of messages that is no part of OpenAI's API, and that servers of open models take."""
 
 
 def need(condition: object, why: str) -> None:
@@ -71,8 +71,8 @@ def check_openai(body: Any) -> None:
         need(schema.get("additionalProperties") is False, "Invalid schema for response_format 'answer'")
 
 
-def check_open_server(body: Any, *, more: tuple[str, ...] = _THOUGHTS) -> None:
-    """Check a request to a server of open models, whose messages may have the fields `more`."""
+def check_hosted(body: Any, *, more: tuple[str, ...] = _THOUGHTS) -> None:
+    """Check a request to a provider of open models, whose messages may have the fields `more`."""
     known = [
         {name: value for name, value in message.items() if name not in more} for message in body["messages"]
     ]
@@ -81,11 +81,17 @@ def check_open_server(body: Any, *, more: tuple[str, ...] = _THOUGHTS) -> None:
 
 
 def check_openrouter(body: Any) -> None:
-    check_open_server(body, more=(*_THOUGHTS, "reasoning_details"))
+    check_hosted(body, more=(*_THOUGHTS, "reasoning_details"))
+
+
+def check_engine(body: Any) -> None:
+    """Check a request to an engine, which ignores fields of messages that it does not know."""
+    known = ("reasoning_details",)
+    check_hosted(body, more=(*_THOUGHTS, *known))
 
 
 def check_llama_cpp(body: Any) -> None:
-    check_open_server(body)
+    check_engine(body)
     need(isinstance(body.get("tool_choice", ""), str), "Invalid tool_choice type: 'object'")
 
 
@@ -97,7 +103,7 @@ def check_groq(body: Any) -> None:
 
 def check_deepseek(body: Any) -> None:
     """Check a request to DeepSeek, whose models think by default."""
-    check_open_server(body)
+    check_hosted(body)
     need("tool_choice" not in body, "Thinking mode does not support this tool_choice")
     need("response_format" not in body, "This response_format type is unavailable now")
     for message in body["messages"]:

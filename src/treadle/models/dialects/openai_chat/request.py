@@ -44,7 +44,7 @@ _OPENAI = Quirks(
     # Its newer models refuse the old name, and other servers ignore the new one.
     renamed={"max_output_tokens": "max_completion_tokens"},
     reasoning="never",
-    message_fields=("annotations", "audio", "refusal"),
+    message_fields=("annotations", "audio", "name", "refusal"),
 )
 """What OpenAI's own server wants, and servers that speak its API do not."""
 _MAX_ID_CHARS = 40
@@ -214,6 +214,9 @@ def encoder_for(quirks: Quirks) -> Encode:
 
 @lru_cache
 def _odd_encoder(reasoning: str, known: tuple[str, ...] | None, has_short_ids: bool) -> Encode:
+    if known is not None:
+        known = (*known, "reasoning_content")
+
     def encode(message: Message, contents: Contents) -> bytes:
         if reasoning == "never" and message.reasoning is not None:
             message = replace(message, reasoning=None)
