@@ -27,7 +27,13 @@ def agent_of(name: str, answers: list[Any], journal: Any) -> tuple[Agent[Any], S
 async def test_a_session_goes_on_with_another_provider(before: str, after: str) -> None:
     is_streamed = bool(PAIRS.index((before, after)) % 2)
     calls = call(call_id="call_2"), call("draw", "{}", "functions.draw:1"), call("fail", "{}", "")
-    answers = [said("", call()), said("One."), said("", *calls), said("Two."), said("", call(call_id="call_5"))]
+    answers = [
+        said("", call()),
+        said("One."),
+        said("", *calls),
+        said("Two."),
+        said("", call(call_id="call_5")),
+    ]
     broken = HttpResponse(PROVIDERS[before].wire.error(500, "down"), 500)
     talk = Talk(PROVIDERS[before], [*answers, broken], is_streamed=is_streamed)
     sees = PROVIDERS[before].wire_name != "completions" != PROVIDERS[after].wire_name
@@ -59,10 +65,14 @@ async def test_a_session_goes_on_with_another_provider(before: str, after: str) 
 async def test_a_fallback_goes_on_in_the_middle_of_a_turn(first: str, second: str) -> None:
     down = HttpResponse(PROVIDERS[first].wire.error(503, "down"), 503)
     servers = [
-        StrictServer(PROVIDERS[first], [said("I look.", call()), down, said("", call(call_id="call_3")), down]),
+        StrictServer(
+            PROVIDERS[first], [said("I look.", call()), down, said("", call(call_id="call_3")), down]
+        ),
         StrictServer(PROVIDERS[second], [said("", call(call_id="call_2")), said()]),
     ]
     models = [PROVIDERS[name].make(server) for name, server in zip((first, second), servers, strict=True)]
-    run = await Agent(FallbackModel(models, cooldown_seconds=0), tools=TOOLS, journal=MemoryJournal()).run("Go.")
+    run = await Agent(FallbackModel(models, cooldown_seconds=0), tools=TOOLS, journal=MemoryJournal()).run(
+        "Go."
+    )
     assert run.output == "Done.", (run.error, [server.refusals for server in servers])
     assert not [why for server in servers for why in server.refusals]
