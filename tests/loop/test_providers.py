@@ -1,5 +1,6 @@
 """Every operation of the loop with every provider, whose server refuses what the real one refuses."""
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from tests.contract.test_parts import BIG_PNG, PNG
 from tests.models.strict.providers import PROVIDERS, Provider, StrictServer
 
 from treadle import Agent, Policy, Run, Session, tool
+from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.http.transport import HttpResponse
@@ -79,7 +81,7 @@ class Talk:
     """An agent with one provider, whose server gives `answers`."""
 
     def __init__(self, provider: Provider, answers: list[Any], *, is_streamed: bool, **options: Any) -> None:
-        self.server = StrictServer(provider, answers)
+        self.provider, self.server = provider, StrictServer(provider, answers)
         model_options = options.pop("model_options", {})
         self.model = provider.make(self.server, **model_options)
         self.journal = MemoryJournal()
@@ -94,6 +96,32 @@ class Talk:
         assert run.stop_reason == "completed", run.error
         assert run.output == output
         assert not list(self.server.answers), "not all answers were asked for"
+        self.check_sent(run)
+        self.check_pieces()
+
+    def check_sent(self, run: Run[Any]) -> None:
+        """Check that the newest request has the texts of all messages before the answer, and the reasoning of the
+        newest calls where the provider takes it."""
+        sent = json.dumps(self.server.bodies[-1], ensure_ascii=False)
+        messages = list(run.state.messages)
+        while messages.pop().role is not Role.ASSISTANT:
+            pass
+        for message in messages:
+            assert json.dumps(message.content.strip(), ensure_ascii=False)[1:-1] in sent, message.content[:200]
+        last = next((item for item in reversed(messages) if item.tool_calls), None)
+        if last is not None and last.reasoning and self.provider.thoughts is not None:
+            thoughts = self.provider.thoughts or json.dumps(last.reasoning)
+            assert thoughts in sent, thoughts
+
+    def check_pieces(self) -> None:
+        """Check that the pieces of streamed calls have the ids of the calls."""
+        told: dict[int, str | None] = {}
+        for event in self.events:
+            if isinstance(event, e.ToolCallDelta):
+                told[event.index] = event.call_id or told.get(event.index)
+            elif isinstance(body := getattr(event, "body", None), e.InferenceCompleted):
+                assert not told or list(told.values()) == [item.call_id for item in body.completion.message.tool_calls]
+                told = {}
 
     async def run(self, text: str = "Go.", output: object = "Done.", **options: Any) -> Run[Any]:
         run = await self.agent.run(text, **self.listening, **options)

@@ -88,6 +88,9 @@ class Provider:
     shape: Callable[[Any, Message], Any] = _as_it_is
     """A function that gives an answer the form of the provider, given it in that of the dialect."""
     options: dict[str, Any] = field(default_factory=dict)
+    thoughts: str | None = ""
+    """What stands for the reasoning of earlier calls in a request; empty: its text; `None`: the provider takes
+    none."""
 
     @property
     def wire(self) -> Any:
@@ -100,17 +103,17 @@ class Provider:
 
 
 PROVIDERS = {
-    "openai": Provider("openai:gpt-5-mini", "openai_chat", rules.check_openai, _with_annotations),
-    "openai_responses": Provider("openai_responses:gpt-5-mini", "openai_responses", rules.check_responses),
-    "anthropic": Provider("anthropic:claude-sonnet-4-5", "anthropic", rules.check_anthropic),
-    "gemini": Provider("gemini:gemini-3-pro", "gemini", rules.check_gemini_3, _signed),
-    "gemini 2": Provider("gemini:gemini-2.5-flash", "gemini", rules.check_gemini),
+    "openai": Provider("openai:gpt-5-mini", "openai_chat", rules.check_openai, _with_annotations, thoughts=None),
+    "openai_responses": Provider("openai_responses:gpt-5-mini", "openai_responses", rules.check_responses, thoughts="Z29uZQ=="),
+    "anthropic": Provider("anthropic:claude-sonnet-4-5", "anthropic", rules.check_anthropic, thoughts="c2lnbmVk"),
+    "gemini": Provider("gemini:gemini-3-pro", "gemini", rules.check_gemini_3, _signed, thoughts="c2lnbmVk"),
+    "gemini 2": Provider("gemini:gemini-2.5-flash", "gemini", rules.check_gemini, thoughts=None),
     "ollama": Provider("ollama:qwen3", "ollama", rules.check_ollama),
     "completions": Provider(
-        "completions:base", "completions", rules.check_prompt, _as_text, {"format": "hermes"}
+        "completions:base", "completions", rules.check_prompt, _as_text, {"format": "hermes"}, thoughts=None
     ),
     "openrouter": Provider("openrouter:z-ai/glm-5", "openai_chat", rules.check_openrouter, _with_details),
-    "groq": Provider("groq:openai/gpt-oss-120b", "openai_chat", rules.check_groq, _with_reasoning),
+    "groq": Provider("groq:openai/gpt-oss-120b", "openai_chat", rules.check_groq, _with_reasoning, thoughts=None),
     "huggingface": Provider("huggingface:qwen/qwen3", "openai_chat", rules.check_hosted),
     "deepseek": Provider("deepseek:deepseek-v4-pro", "openai_chat", rules.check_deepseek),
     "mistral": Provider("mistral:magistral-medium", "openai_chat", rules.check_mistral, _of_mistral),
