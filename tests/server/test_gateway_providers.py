@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, LengthFinishReasonError
+from openai import AsyncOpenAI, BadRequestError, LengthFinishReasonError
 from tests.contract.test_parts import PNG
 from tests.environments import LateModule
 from tests.loop.test_providers import call, said
 from tests.models.server import Received, Reply, serve
-from tests.models.strict import rules
 from tests.models.strict.providers import PROVIDERS, StrictServer
 from tests.server.test_responses import journal, serving
 
@@ -52,7 +51,9 @@ class Client:
 
 class ChatClient(Client):
     async def ask(self, **more: Any) -> Any:
-        tools = [{"type": "function", "function": {"name": "look_up", "description": "d", "parameters": SCHEMA}}]
+        tools = [
+            {"type": "function", "function": {"name": "look_up", "description": "d", "parameters": SCHEMA}}
+        ]
         if (choice := more.pop("choice", None)) is not None:
             named = {"type": "function", "function": {"name": choice}}
             more["tool_choice"] = choice if choice in ("required", "none", "auto") else named
@@ -94,8 +95,8 @@ class MessagesClient(Client):
             more["tool_choice"] = kinds.get(choice, {"type": "tool", "name": choice})
         if "stop" in more:
             more["stop_sequences"] = more.pop("stop")
-        if "temperature" in more:
-            more["extra_body"] = {"temperature": more.pop("temperature")}
+        # The package no longer has these fields, which older models take.
+        more["extra_body"] = {key: more.pop(key) for key in ("temperature", "top_p") if key in more}
         asked = {"model": "far", "messages": self.history, "tools": tools, "max_tokens": 500, **more}
         async with anthropic.AsyncAnthropic(base_url=self.url, api_key="any", max_retries=0) as client:
             if self.is_streamed:
@@ -126,7 +127,9 @@ class MessagesClient(Client):
 
 class ResponsesClient(Client):
     async def ask(self, **more: Any) -> Any:
-        tools = [{"type": "function", "name": "look_up", "description": "d", "parameters": SCHEMA, "strict": False}]
+        tools = [
+            {"type": "function", "name": "look_up", "description": "d", "parameters": SCHEMA, "strict": False}
+        ]
         if (choice := more.pop("choice", None)) is not None:
             named = {"type": "function", "name": choice}
             more["tool_choice"] = choice if choice in ("required", "none", "auto") else named
@@ -162,7 +165,11 @@ class ResponsesClient(Client):
         self.history.append({"type": "function_call_output", "call_id": call_id, "output": text})
 
 
-CLIENTS: dict[str, type[Client]] = {"chat": ChatClient, "messages": MessagesClient, "responses": ResponsesClient}
+CLIENTS: dict[str, type[Client]] = {
+    "chat": ChatClient,
+    "messages": MessagesClient,
+    "responses": ResponsesClient,
+}
 CUT = {"chat": "length", "messages": "max_tokens", "responses": "max_output_tokens"}
 
 
@@ -192,6 +199,7 @@ async def relaying(
             yield url, strict
 
 
+@pytest.mark.sets(14)
 @pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize("name", UPSTREAM)
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -231,5 +239,93 @@ async def test_a_client_of_each_format_uses_each_provider(
         assert (await client.ask())[0] == "Again."
         told = json.dumps(strict.bodies[-1])
     assert not strict.refusals
-    for words in ("Hi.", "Hello.", "Look up.", "I look.", "the first", "it broke", "the third", "Be quick.", "Two."):
+    for words in (
+        "Hi.",
+        "Hello.",
+        "Look up.",
+        "I look.",
+        "the first",
+        "it broke",
+        "the third",
+        "Be quick.",
+        "Two.",
+    ):
         assert words in told, words
+
+
+FORCED: list[dict[str, Any]] = [{"choice": "required"}, {"choice": "look_up"}]
+SETTINGS: list[dict[str, Any]] = [
+    {"choice": "auto"},
+    {"choice": "none"},
+    *FORCED,
+    {"temperature": 0.5},
+    {"top_p": 0.5},
+    {"stop": ["END"]},
+]
+
+
+@pytest.mark.sets(8)
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("name", UPSTREAM)
+async def test_what_a_client_asks_for_reaches_the_provider_or_is_refused_by_name(
+    kind: str, name: str, tmp_path: Path, journal: Journal
+) -> None:
+    def answer() -> Message:
+        wants = strict.bodies[-1].get("tool_choice", strict.bodies[-1].get("toolConfig", {}))
+        is_forced = any(word in str(wants) for word in ("required", "'any'", "ANY", "look_up"))
+        return said("", call()) if is_forced else said("Hello.")
+
+    async with relaying(name, [answer] * 20, tmp_path, journal) as (url, strict):
+        for asked in SETTINGS:
+            client = CLIENTS[kind](url, is_streamed=False)
+            client.say("Hi.")
+            (field,) = asked
+            if (field == "stop" and kind == "responses") or (name == "deepseek" and asked in FORCED):
+                continue  # the format has no field for it; the provider's models refuse it while they think
+            word = {"choice": "tool_choice"}.get(field, field)
+            count = len(strict.bodies)
+            refused = ""
+            try:
+                await client.ask(**asked)
+            except (BadRequestError, anthropic.BadRequestError) as error:
+                refused = str(error)
+            assert not strict.refusals
+            if len(strict.bodies) == count:
+                assert word in refused
+                continue
+            assert not refused
+            sent = json.dumps(strict.bodies[-1])
+            if asked == {"choice": "none"}:
+                assert not provider_tools(name, strict.bodies[-1]) or "none" in sent or "NONE" in sent
+            elif field == "choice" and asked["choice"] != "auto":
+                assert any(word in sent for word in ('"required"', '"any"', '"ANY"', '"tool_choice": {')), (
+                    sent
+                )
+            elif field == "stop":
+                assert "END" in sent
+            elif field != "choice":
+                assert "0.5" in sent
+
+
+def provider_tools(name: str, body: Any) -> Any:
+    return PROVIDERS[name].wire.tools(body)
+
+
+@pytest.mark.sets(6)
+@pytest.mark.parametrize("name", UPSTREAM)
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_instructions_in_the_middle_reach_each_provider(
+    name: str, role: str, tmp_path: Path, journal: Journal
+) -> None:
+    async with relaying(name, [said("Hello."), said("Brief.")], tmp_path, journal) as (url, strict):
+        client = ChatClient(url, is_streamed=False)
+        client.history.append({"role": role, "content": "Be kind."})
+        client.say("Hi.")
+        assert (await client.ask())[0] == "Hello."
+        client.history.append({"role": role, "content": "Be brief."})
+        client.say("And?")
+        assert (await client.ask())[0] == "Brief.", strict.refusals
+        sent = json.dumps(strict.bodies[-1])
+    assert not strict.refusals
+    assert "Be kind." in sent
+    assert "Be brief." in sent

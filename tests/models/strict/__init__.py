@@ -1,1 +1,1 @@
-"""Servers that refuse what the real ones refuse: unknown fields, wrong orders of messages, calls without results."""
+"""Servers that refuse what the real ones refuse: unknown fields, wrong orders, calls without results."""

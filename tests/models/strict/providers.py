@@ -68,7 +68,7 @@ def _signed(raw: Any, message: Message) -> Any:
 def _as_text(raw: Any, message: Message) -> Any:
     """Return an answer of a model whose calls are text in the format of Hermes."""
     calls = [
-        '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>' % (call.name, call.arguments or "{}")
+        f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments or "{}"}}}\n</tool_call>'
         for call in message.tool_calls
     ]
     raw["choices"][0]["text"] = "\n".join(filter(None, [message.content, *calls]))
@@ -103,9 +103,15 @@ class Provider:
 
 
 PROVIDERS = {
-    "openai": Provider("openai:gpt-5-mini", "openai_chat", rules.check_openai, _with_annotations, thoughts=None),
-    "openai_responses": Provider("openai_responses:gpt-5-mini", "openai_responses", rules.check_responses, thoughts="Z29uZQ=="),
-    "anthropic": Provider("anthropic:claude-sonnet-4-5", "anthropic", rules.check_anthropic, thoughts="c2lnbmVk"),
+    "openai": Provider(
+        "openai:gpt-5-mini", "openai_chat", rules.check_openai, _with_annotations, thoughts=None
+    ),
+    "openai_responses": Provider(
+        "openai_responses:gpt-5-mini", "openai_responses", rules.check_responses, thoughts="Z29uZQ=="
+    ),
+    "anthropic": Provider(
+        "anthropic:claude-sonnet-4-5", "anthropic", rules.check_anthropic, thoughts="c2lnbmVk"
+    ),
     "gemini": Provider("gemini:gemini-3-pro", "gemini", rules.check_gemini_3, _signed, thoughts="c2lnbmVk"),
     "gemini 2": Provider("gemini:gemini-2.5-flash", "gemini", rules.check_gemini, thoughts=None),
     "ollama": Provider("ollama:qwen3", "ollama", rules.check_ollama),
@@ -113,7 +119,9 @@ PROVIDERS = {
         "completions:base", "completions", rules.check_prompt, _as_text, {"format": "hermes"}, thoughts=None
     ),
     "openrouter": Provider("openrouter:z-ai/glm-5", "openai_chat", rules.check_openrouter, _with_details),
-    "groq": Provider("groq:openai/gpt-oss-120b", "openai_chat", rules.check_groq, _with_reasoning, thoughts=None),
+    "groq": Provider(
+        "groq:openai/gpt-oss-120b", "openai_chat", rules.check_groq, _with_reasoning, thoughts=None
+    ),
     "huggingface": Provider("huggingface:qwen/qwen3", "openai_chat", rules.check_hosted),
     "deepseek": Provider("deepseek:deepseek-v4-pro", "openai_chat", rules.check_deepseek),
     "mistral": Provider("mistral:magistral-medium", "openai_chat", rules.check_mistral, _of_mistral),
@@ -135,6 +143,8 @@ class StrictServer:
         self.answers = iter(answers)
         self.bodies: list[Any] = []
         self.refusals: list[str] = []
+        self.usage: Usage | None = None
+        """The token counts of each answer; `None`: by the sizes of request and answer."""
         self.transport = InProcessTransport(self)
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
@@ -156,7 +166,7 @@ class StrictServer:
         finish = None
         if said.name is not None:  # the reason why the answer ended
             finish, said = FinishReason(said.name), replace(said, name=None)
-        usage = Usage(len(request.body) // 4, 1 + len(said.content) // 4)
+        usage = self.usage or Usage(len(request.body) // 4, 1 + len(said.content) // 4)
         raw = self._provider.shape(wire.answer(said, finish=finish, usage=usage), said)
         raw = msgspec.json.decode(msgspec.json.encode(raw))
         if body.get("stream") or "streamGenerateContent" in request.url:

@@ -5,6 +5,7 @@ Source: the vendors' documentation and errors that their users reported, up to 2
 
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 from tests.models.strict import vendor_types as types
@@ -104,7 +105,9 @@ def check_groq(body: Any) -> None:
 def check_deepseek(body: Any) -> None:
     """Check a request to DeepSeek, whose models think by default."""
     check_hosted(body)
-    need("tool_choice" not in body, "Thinking mode does not support this tool_choice")
+    need(
+        body.get("tool_choice", "auto") in ("auto", "none"), "Thinking mode does not support this tool_choice"
+    )
     need("response_format" not in body, "This response_format type is unavailable now")
     for message in body["messages"]:
         has_thoughts = message["role"] != "assistant" or "reasoning_content" in message
@@ -115,7 +118,7 @@ def check_mistral(body: Any) -> None:
     types.check_mistral(body)
     check_chat(body)
     messages = body["messages"]
-    for before, after in zip(messages, messages[1:], strict=False):
+    for before, after in pairwise(messages):
         is_wrong = (before["role"], after["role"]) == ("tool", "user")
         need(not is_wrong, "Unexpected role 'user' after role 'tool'")
         need(after["role"] != "system" or before["role"] == "system", "Unexpected role 'system'")

@@ -188,7 +188,7 @@ class AnthropicModel(HttpModel):
         if is_stream:
             fields["stream"] = True
         offered, required = request.tools, request.required_tool
-        if required is not None and fields.get("thinking", _NO_THINKING).get("type") != "disabled":
+        if required is not None and (fields.get("thinking") or _NO_THINKING).get("type") != "disabled":
             # The API forces no call of a model that thinks.
             offered, required = tuple([tool for tool in offered if tool.name == required]), None
         tools = [*self._server_tools, *[_encode_tool(tool) for tool in offered]]

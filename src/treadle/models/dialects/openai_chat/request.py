@@ -38,8 +38,8 @@ from treadle.models.wire.provider import Quirks
 _FOREIGN_KEYS = frozenset(
     ("anthropic", "completions", "gemini", "ollama", "openai_responses", UNREADABLE_CALL, "content")
 )
-"""Keys under which other dialects keep data that Treadle has no field for. They are not sent, and neither is content
-of parts, which only the server can read that wrote it."""
+"""Keys under which other dialects keep data that Treadle has no field for. They are not sent. Neither is content of
+parts, which only the server can read that wrote it."""
 _OPENAI = Quirks(
     # Its newer models refuse the old name, and other servers ignore the new one.
     renamed={"max_output_tokens": "max_completion_tokens"},
