@@ -105,6 +105,8 @@ class Talk:
     def check_sent(self, run: Run[Any]) -> None:
         """Check that the newest request has the texts of all messages before the answer, and the reasoning of the
         newest calls where the provider takes it."""
+        if "previous_response_id" in self.server.bodies[-1]:
+            return  # the server has them
         sent = json.dumps(self.server.bodies[-1], ensure_ascii=False)
         messages = list(run.state.messages)
         while messages.pop().role is not Role.ASSISTANT:
@@ -334,7 +336,7 @@ async def compacted(provider: Provider, **how: Any) -> None:
         assert event.error is None
         run = await session.send("And now?", **talk.listening)
     talk.check(run)
-    assert "They talked about words." in str(talk.server.bodies[-1])
+    assert "They talked about words." in str(talk.server.bodies[-2])
 
 
 async def compacted_within_a_turn(provider: Provider, **how: Any) -> None:
@@ -461,8 +463,8 @@ OPERATIONS: dict[str, Operation] = {
     for item in (
         one_answer, no_tools, no_instructions, one_call, text_before_a_call, calls_without_reasoning, two_calls,
         several_steps, odd_results, images_in_results, bad_calls, odd_ids, ids_again, no_ids, a_schema,
-        several_turns, steered, interrupted, two_user_messages, last_step, too_many_calls, an_empty_answer, a_cut_answer,
-        a_cut_call, a_refusal, compacted, compacted_within_a_turn, resumed_and_forked, attached, an_empty_message,
+        several_turns, steered, interrupted, two_user_messages, last_step, too_many_calls, an_empty_answer,
+        a_cut_answer, a_cut_call, a_refusal, compacted, compacted_within_a_turn, resumed_and_forked, attached, an_empty_message,
         all_settings, cached, priced, an_error_in_the_stream,
     )
 }  # fmt: skip

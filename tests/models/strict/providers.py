@@ -112,6 +112,20 @@ PROVIDERS = {
     "anthropic": Provider(
         "anthropic:claude-sonnet-4-5", "anthropic", rules.check_anthropic, thoughts="c2lnbmVk"
     ),
+    "anthropic thinking": Provider(
+        "anthropic:claude-sonnet-4-5",
+        "anthropic",
+        rules.check_anthropic,
+        options={"extra": {"thinking": {"type": "enabled", "budget_tokens": 1024}}},
+        thoughts="c2lnbmVk",
+    ),
+    "openai_responses stored": Provider(
+        "openai_responses:gpt-5-mini",
+        "openai_responses",
+        rules.check_stored_responses,
+        options={"state": "previous_response_id"},
+        thoughts=None,
+    ),
     "gemini": Provider("gemini:gemini-3-pro", "gemini", rules.check_gemini_3, _signed, thoughts="c2lnbmVk"),
     "gemini 2": Provider("gemini:gemini-2.5-flash", "gemini", rules.check_gemini, thoughts=None),
     "ollama": Provider("ollama:qwen3", "ollama", rules.check_ollama),

@@ -159,6 +159,18 @@ def check_responses(body: Any) -> None:
         need(choice["name"] in names, "Tool choice 'function' not found in 'tools' parameter.")
 
 
+def check_stored_responses(body: Any) -> None:
+    """Check a request to the Responses API, whose server has kept the items up to a response."""
+    need(body.get("store") is not False, "the response is not kept")
+    if "previous_response_id" not in body:
+        check_responses(body)
+        return
+    types.check_openai_responses(body)
+    need(body["input"], "input: empty array")
+    kinds = {item.get("type", "message") for item in body["input"]}
+    need(kinds <= {"message", "function_call_output"}, "items that the server has already")
+
+
 def check_anthropic(body: Any) -> None:
     types.check_anthropic(body)
     waiting: list[str] = []
