@@ -213,7 +213,9 @@ async def a_schema(provider: Provider, **how: Any) -> None:
     for kind in (Open, Closed):
         value = kind.model_validate({"word": "w", "kind": "a"} if kind is Closed else {"word": "w"})
         for tools in ([], [look_up]):
-            talk = Talk(provider, [], tools=tools, schema=kind, **how)
+            # Without the tools that read again what was compacted, the call of the answer is forced.
+            policy = Policy(compact_at=None)
+            talk = Talk(provider, [], tools=tools, schema=kind, policy=policy, **how)
             text = value.model_dump_json()
 
             def answer(talk: Talk = talk, text: str = text) -> Message:
@@ -464,8 +466,8 @@ OPERATIONS: dict[str, Operation] = {
         one_answer, no_tools, no_instructions, one_call, text_before_a_call, calls_without_reasoning, two_calls,
         several_steps, odd_results, images_in_results, bad_calls, odd_ids, ids_again, no_ids, a_schema,
         several_turns, steered, interrupted, two_user_messages, last_step, too_many_calls, an_empty_answer,
-        a_cut_answer, a_cut_call, a_refusal, compacted, compacted_within_a_turn, resumed_and_forked, attached, an_empty_message,
-        all_settings, cached, priced, an_error_in_the_stream,
+        a_cut_answer, a_cut_call, a_refusal, compacted, compacted_within_a_turn, resumed_and_forked, attached,
+        an_empty_message, all_settings, cached, priced, an_error_in_the_stream,
     )
 }  # fmt: skip
 

@@ -113,7 +113,7 @@ PROVIDERS = {
         "anthropic:claude-sonnet-4-5", "anthropic", rules.check_anthropic, thoughts="c2lnbmVk"
     ),
     "anthropic thinking": Provider(
-        "anthropic:claude-sonnet-4-5",
+        "anthropic:claude-3-7-sonnet",
         "anthropic",
         rules.check_anthropic,
         options={"extra": {"thinking": {"type": "enabled", "budget_tokens": 1024}}},
