@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.models.answers import REQUEST, USAGE, WEATHER_CALL, answer
 
 from treadle.core.errors import ConfigError, ProviderError, RateLimitError, ServerError
@@ -407,7 +408,11 @@ async def test_content_in_parts():
     parts = [thinking, {"type": "text", "text": "Sun"}, {"type": "text", "text": "ny."}]
     message = await read(content=parts)
     assert (message.content, message.reasoning) == ("Sunny.", "Hm.")
-    assert msgspec.json.decode(encode_message(message, {}))["content"] == parts
+    assert msgspec.json.decode(encode_message(message, {}, ("content",)))["content"] == parts
+    # A server of another kind cannot read them, and an edited message no longer has them.
+    assert msgspec.json.decode(encode_message(message, {}))["content"] == "Sunny."
+    edited = replace(message, content="Rainy.")
+    assert msgspec.json.decode(encode_message(edited, {}, ("content",)))["content"] == "Rainy."
     assert await read(content=parts[1:]) == Message(Role.ASSISTANT, "Sunny.")
 
 

@@ -219,7 +219,9 @@ async def test_an_edited_message_is_sent_as_it_now_is():
 
 async def test_nothing_is_stored_by_default():
     _, (body,) = await ask([Reply(answer(said()))])
-    assert body == {"model": "gpt-x", "store": False, "input": [{"role": "user", "content": "Hello?"}]}
+    included = ["reasoning.encrypted_content"]
+    asked = [{"role": "user", "content": "Hello?"}]
+    assert body == {"model": "gpt-x", "store": False, "include": included, "input": asked}
 
 
 def numbered(number, *items):
@@ -332,7 +334,7 @@ async def test_settings_and_schemas_are_sent():
         "format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True},
     }
     assert (body["temperature"], body["max_output_tokens"]) == (0.5, 9)
-    assert body["include"] == ["message.output_text.logprobs"]
+    assert body["include"] == ["message.output_text.logprobs", "reasoning.encrypted_content"]
     assert body["reasoning"] == {"effort": "high"}
     assert body["tool_choice"] == {"type": "function", "name": "look_up"}
     assert [tool["type"] for tool in body["tools"]] == ["web_search", "function"]
@@ -462,3 +464,46 @@ async def test_a_response_in_the_background_is_not_waited_for_longer_than_the_ca
     transport = InProcessTransport(lambda _: HttpResponse(answer(status="queued")))
     with pytest.raises(ProviderTimeoutError, match="did not finish the response 'resp_1'"):
         await OpenAIResponsesModel("m", transport=transport).infer(QUESTION, Watch(left_seconds=0.3))
+
+
+@pytest.mark.parametrize(
+    ("model", "thinks"),
+    [
+        ("gpt-5-mini", True),
+        ("o4-mini", True),
+        ("gpt-oss-120b", True),
+        ("codex-mini-latest", True),
+        ("gpt-4.1", False),
+        ("gpt-4o-mini", False),
+        ("gpt-5.1-chat-latest", False),
+        ("ft:gpt-4o:org::1", False),
+    ],
+)
+async def test_reasoning_is_asked_for_where_the_server_keeps_none(model, thinks):
+    bodies = []
+    async with serve([Reply(answer(said()))]) as server:
+        for state in ("none", "previous_response_id"):
+            made = OpenAIResponsesModel(model, base_url=server.base_url, state=state)
+            await made.infer(Request(Log([USER])), Watch())
+            bodies.append(server.requests[-1].json())
+    included = [body.get("include") for body in bodies]
+    assert included == [["reasoning.encrypted_content"] if thinks else None, None]
+
+
+async def test_reasoning_that_the_server_has_not_kept_is_not_referred_to():
+    reference = {"id": "rs_1", "type": "reasoning", "summary": []}
+    for item, state, is_sent in (
+        (reference, "none", False),
+        (reference, "previous_response_id", True),
+        (OPEN, "none", True),
+    ):
+        async with serve([Reply(answer(item, CALL)), Reply(answer(said()))]) as server:
+            model = make(server, state=state)
+            log = Log([USER])
+            first = (await model.infer(Request(log, (SPEC,)), Watch())).message
+            edited = Message(Role.USER, "Something else")
+            log = Log([edited, first, Message(Role.TOOL, "found", call_id="call_1")])
+            await model.infer(Request(log, (SPEC,)), Watch())
+            sent = server.requests[-1].json()["input"]
+        assert (item in sent) is is_sent
+        assert [entry.get("type") for entry in sent[-2:]] == ["function_call", "function_call_output"]

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,8 +94,8 @@ class Inference:
                 request = replace(request, contents=self._contents)
             if state.window is not None or state.size.refused_tokens is not None:
                 check_room(state, self._model, request)
-            first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock, self.said)
-            watch = Watch(first, failures, patience_seconds=self._patience_seconds)
+            pieces = None if self.on_delta is None else self._make_pieces(self.on_delta, state, step)
+            watch = Watch(pieces, failures, patience_seconds=self._patience_seconds)
             if state.policy.deadline_seconds is not None:
                 watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
             if state.hold is not None and not self._is_begun:
@@ -116,9 +117,8 @@ class Inference:
             failures.outbox = None
         seconds = self._clock.monotonic() - begin
         if completion.message.tool_calls:
-            if self._call_ids is None:
-                self._call_ids = call_ids_of(state.transcript)
-            message = make_ids_unique(completion.message, step, self._call_ids)
+            told = {} if pieces is None else pieces.call_ids
+            message = make_ids_unique(completion.message, step, self._find_call_ids(state), told)
             if message is not completion.message:
                 completion = replace(completion, message=message)
         if completion.tokens is not None:
@@ -139,11 +139,20 @@ class Inference:
             step=step,
             completion=completion,
             duration_seconds=seconds,
-            first_token_seconds=None if first is None or first.at is None else first.at - begin,
+            first_token_seconds=None if pieces is None or pieces.at is None else pieces.at - begin,
             answered_by=None if answered_by is None or answered_by == self._name else answered_by,
             refused_tool=refused_tool,
         )
         outbox.put(done, blobs=blobs)
+
+    def _find_call_ids(self, state: State) -> set[str]:
+        """Return the ids of all calls of the run."""
+        if self._call_ids is None:
+            self._call_ids = call_ids_of(state.transcript)
+        return self._call_ids
+
+    def _make_pieces(self, on_delta: Callable[[e.Delta], None], state: State, step: int) -> "_Pieces":
+        return _Pieces(on_delta, self._clock, self.said, step, partial(self._find_call_ids, state))
 
 
 def check_room(state: State, model: Model, request: Request) -> None:
@@ -161,21 +170,40 @@ def check_room(state: State, model: Model, request: Request) -> None:
         raise ContextOverflowError(f"the prompt has {tokens:,} tokens, and there is room for {room:,}")
 
 
-class _FirstToken(Struct, eq=False):
-    """A function that passes the pieces of an answer on, and keeps the time of the first one and all texts."""
+class _Pieces(Struct, eq=False):
+    """A function that passes the pieces of an answer on, and keeps the time of the first one and all texts.
+
+    The pieces of calls have the ids that the calls get in the run.
+    """
 
     _on_delta: Callable[[e.Delta], None]
     _clock: Clock
     _said: list[str]
+    _step: int
+    _find_used: Callable[[], set[str]]
+    """A function that returns the ids of all calls before."""
     at: float | None = None
     """When the first piece came, by the monotonic clock; `None` if none came."""
+    call_ids: dict[int, tuple[str, str]] = {}
+    """The id that the server gave each call, and its id in the run, by the position of the call."""
 
     def __call__(self, delta: e.Delta) -> None:
         if self.at is None:
             self.at = self._clock.monotonic()
         if type(delta) is e.TextDelta:
             self._said.append(delta.text)
+        elif type(delta) is e.ToolCallDelta and (delta.call_id or delta.index not in self.call_ids):
+            call_id = self._find_id(delta.index, delta.call_id or "")
+            delta = delta if delta.call_id == call_id else replace(delta, call_id=call_id)
         self._on_delta(delta)
+
+    def _find_id(self, index: int, told: str) -> str:
+        known = self.call_ids.get(index)
+        if known is None or known[0] not in ("", told):
+            others = [made for at, (_, made) in self.call_ids.items() if at != index]
+            known = told, make_id(told, self._step, index, {*self._find_used(), *others})
+        self.call_ids[index] = told, known[1]
+        return known[1]
 
 
 class _Hide(Struct, eq=False, weakref=True):
@@ -290,24 +318,37 @@ def call_ids_of(messages: Iterable[Message]) -> set[str]:
     return {call.call_id for message in messages for call in message.tool_calls}
 
 
-def make_ids_unique(message: Message, step: int, seen: set[str]) -> Message:
+def make_ids_unique(
+    message: Message, step: int, seen: set[str], told: Mapping[int, tuple[str, str]] = {}
+) -> Message:
     """Return `message` with a new id for every call that has no id or an id that the run has already used.
 
-    New ids consist of the step and the position, so that a second run makes the same ids. An id with a slash is
-    replaced too, because ids of inner calls contain slashes. All ids are added to `seen`.
+    `told` are the ids that a stream has given to calls already, as `_Pieces.call_ids`. All ids are added to `seen`.
     """
     calls: list[ToolCall] | None = None
     for index, call in enumerate(message.tool_calls):
-        if call.call_id and call.call_id not in seen and "/" not in call.call_id:
-            seen.add(call.call_id)
-            continue
-        calls = calls or list(message.tool_calls)
-        stem = f"{(call.call_id or 'call').replace('/', '-')}_{step}_{index}"
-        while stem in seen:
-            stem += "_"
-        seen.add(stem)
-        calls[index] = replace(call, call_id=stem)
+        known = told.get(index)
+        is_told = known is not None and known[0] == call.call_id and known[1] not in seen
+        call_id = known[1] if known is not None and is_told else make_id(call.call_id, step, index, seen)
+        seen.add(call_id)
+        if call_id != call.call_id:
+            calls = calls or list(message.tool_calls)
+            calls[index] = replace(call, call_id=call_id)
     return message if calls is None else replace(message, tool_calls=tuple(calls))
+
+
+def make_id(given: str, step: int, index: int, seen: Container[str]) -> str:
+    """Return the id of a call: the `given` one, if it is not empty and not among the `seen` ids of the run.
+
+    New ids consist of the step and the position, so that a second run makes the same ids. An id with a slash is
+    replaced too, because ids of inner calls contain slashes.
+    """
+    if given and given not in seen and "/" not in given:
+        return given
+    stem = f"{(given or 'call').replace('/', '-')}_{step}_{index}"
+    while stem in seen:
+        stem += "_"
+    return stem
 
 
 def share_prompt(tokens: TokenRecord, prior: Prior | None) -> TokenRecord:

@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+from tests.models.strict import rules
 
 from treadle.core.types import FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import OllamaModel
@@ -105,10 +106,8 @@ async def ask_vendor(base_url, question, *, is_streamed):
 
 
 def check(body):
-    """Check a request's body with the vendor's own types."""
-    from ollama._types import ChatRequest
-
-    ChatRequest.model_validate(body)
+    """Check a request as the vendor's server does."""
+    rules.check_ollama(body)
 
 
 def unfinished(raw):

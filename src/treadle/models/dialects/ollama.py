@@ -26,8 +26,8 @@ from treadle.models.wire.messages import (
     AcceptedParts,
     Contents,
     join_body,
-    text_of_answer,
     text_of_part,
+    text_or_placeholder,
     with_attached,
 )
 from treadle.models.wire.openai_style import encode_tool
@@ -260,7 +260,7 @@ def encode_message(message: Message, contents: Contents) -> bytes:
             fields["thinking"] = message.reasoning
         fields["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
     else:
-        fields["content"] = text_of_answer(message.content)
+        fields["content"] = text_or_placeholder(message.content)
     return _encode({**fields, **kept_in(message.opaque, KEY)})
 
 

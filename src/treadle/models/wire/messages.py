@@ -30,11 +30,12 @@ AUDIO_FORMATS = {
 """The names of audio formats in OpenAI's APIs, by MIME type."""
 
 NO_TEXT = "(no text)"
-"""The text that stands for an empty answer, because some servers refuse it, or two user messages in a row."""
+"""The text that stands for an empty message, because some servers refuse it, or two user messages in a row."""
+_EMPTY_ANSWER = b'{"role":"assistant","content":"%b"}' % NO_TEXT.encode()
 
 
-def text_of_answer(content: str) -> str:
-    """Return the content of an answer without calls, as servers accept it."""
+def text_or_placeholder(content: str) -> str:
+    """Return the content of a message without parts and calls, as servers accept it."""
     return NO_TEXT if not content or content.isspace() else content
 
 
@@ -119,14 +120,18 @@ def parts_apart(message: Message) -> tuple[Artifact, ...]:
 
 @lru_cache
 def with_attached(
-    encode: Encode, find_parts: Callable[[Message], tuple[Artifact, ...]] = parts_apart
+    encode: Encode,
+    find_parts: Callable[[Message], tuple[Artifact, ...]] = parts_apart,
+    *,
+    answers_results: bool = False,
 ) -> Step:
     """Return a function for `Log.join` that encodes messages for an API which accepts parts only in user messages.
 
     Each result begins with the comma that separates it from the one before. The parts that `find_parts` returns are
     sent in a user message after all results of the step, because the API requires the results to follow their
     calls. The state is the parts that are still to be sent; `None` before the first message. The function is the
-    same for the same `encode`, so that encoded messages can be reused.
+    same for the same `encode`, so that encoded messages can be reused. With `answers_results`, an empty answer
+    stands between results and a user's message.
     """
 
     def step(waiting: bytes | None, message: Message, contents: Contents) -> tuple[bytes | None, bytes]:
@@ -134,9 +139,13 @@ def with_attached(
         if waiting is None:
             waiting = b""
         elif waiting and message.role is not Role.TOOL:
-            encoded, waiting = b",%b,%b" % (waiting, encoded), b""
+            if waiting != _EMPTY_ANSWER or message.role is not Role.ASSISTANT:
+                encoded = b"%b,%b" % (waiting, encoded)
+            encoded, waiting = b"," + encoded, b""
         else:
             encoded = b"," + encoded
+        if answers_results and message.role is Role.TOOL:
+            waiting = waiting or _EMPTY_ANSWER
         if message.parts and (parts := find_parts(message)):
             more = encode(attached(message, parts), contents)
             waiting = waiting + b"," + more if waiting else more
@@ -148,7 +157,7 @@ def with_attached(
 def join_body(prefix: bytes, messages: Log[Message], step: Step, contents: Contents) -> bytes:
     """Return a request body: `prefix`, the messages as `with_attached` encodes them, and the end of both lists."""
     pieces, waiting = messages.join(step, None, contents)
-    if waiting:
+    if waiting and waiting != _EMPTY_ANSWER:
         pieces += [b",", waiting]
     return b"".join([prefix, *pieces, b"]}"])
 

@@ -1,6 +1,7 @@
 """The known facts about a provider: address, key, peculiarities, prices. Also the token counts of answers."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -13,9 +14,19 @@ class Quirks(Struct, frozen=True, omit_defaults=True):
     """The differences between a chat-completions server and OpenAI's."""
 
     renamed: Mapping[str, str] = {}
-    """Fields of `Settings` that have another name at this server."""
-    has_reasoning: bool = True
-    """True if the server accepts the reasoning of earlier messages."""
+    """Fields of `Settings` that have another name at this server, or none, which is an empty one."""
+    reasoning: Literal["never", "calls", "always"] = "calls"
+    """The answers whose reasoning is sent back: `calls` are those with calls. With `always`, an answer without
+    reasoning is sent with an empty one, which servers require whose models think."""
+    message_fields: tuple[str, ...] | None = None
+    """The fields without a place in Treadle's messages that the server accepts in them. `None`: it ignores those
+    that it does not know."""
+    forces_calls: Literal["by_name", "required", "never"] = "by_name"
+    """How the server is told to have a tool called. Without its name, no other tool is offered."""
+    asks_usage: bool = True
+    """True if the server reports the token counts of a stream only on request. Others may refuse the request."""
+    answers_results: bool = False
+    """True if the server refuses a user's message right after results, so that an empty answer is put between."""
     reports_cost: bool = False
     """True if the server's answers say what they cost."""
     id_fields: tuple[str, ...] = ()

@@ -112,6 +112,10 @@ def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | N
         named = kinds.get(choice, {"type": "tool", "name": choice})
         more = {"disable_parallel_tool_use": True} if is_parallel is False and choice != NONE else {}
         return {"tool_choice": {**named, **more}}
+    if dialect == "gemini" and is_parallel is None:
+        modes: dict[str, Json] = {AUTO: {"mode": "AUTO"}, REQUIRED: {"mode": "ANY"}, NONE: {"mode": "NONE"}}
+        calling = modes.get(choice, {"mode": "ANY", "allowedFunctionNames": [choice]})
+        return {"toolConfig": {"functionCallingConfig": calling}}
     if dialect not in ("openai_chat", "openai_responses"):
         return None
     function: Json = {"name": choice} if dialect == "openai_responses" else {"function": {"name": choice}}

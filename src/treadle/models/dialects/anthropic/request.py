@@ -44,6 +44,7 @@ from treadle.models.wire.messages import (
     TurnWriter,
     attached,
     is_link,
+    text_or_placeholder,
 )
 from treadle.models.wire.provider import Preset
 
@@ -61,6 +62,7 @@ _SMALL_MAX_TOKENS = (
     ("claude-instant", 4096),
 )
 _EPHEMERAL: Json = {"type": "ephemeral"}
+_NO_THINKING: Json = {"type": "disabled"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -185,7 +187,11 @@ class AnthropicModel(HttpModel):
         fields = dict(self._fields)
         if is_stream:
             fields["stream"] = True
-        tools = [*self._server_tools, *[_encode_tool(tool) for tool in request.tools]]
+        offered, required = request.tools, request.required_tool
+        if required is not None and (fields.get("thinking") or _NO_THINKING).get("type") != "disabled":
+            # The API forces no call of a model that thinks.
+            offered, required = tuple([tool for tool in offered if tool.name == required]), None
+        tools = [*self._server_tools, *[_encode_tool(tool) for tool in offered]]
         if is_kept:
             # The first cache mark covers what all runs share; the second one is always at the last message.
             if tools:
@@ -195,8 +201,8 @@ class AnthropicModel(HttpModel):
             fields["tools"] = tools
         if request.tools and all(tool.max_calls == 0 for tool in request.tools):
             fields["tool_choice"] = {"type": "none"}
-        if request.required_tool is not None:
-            fields["tool_choice"] = {"type": "tool", "name": request.required_tool}
+        if required is not None:
+            fields["tool_choice"] = {"type": "tool", "name": required}
         if request.output_schema is not None:
             # The API refuses bounds; the answer is held against the whole schema.
             schema = without_bounds(request.output_schema)
@@ -238,7 +244,7 @@ def _encode_blocks(message: Message, contents: Contents) -> bytes:
     if role is Role.ASSISTANT:
         return _encode(_blocks_of(message))[1:-1]
     if not message.parts:
-        return _encode(_text(message.content))
+        return _encode(_text(text_or_placeholder(message.content)))
     return _encode(_encode_content(message, contents))[1:-1]
 
 

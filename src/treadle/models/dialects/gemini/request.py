@@ -24,6 +24,7 @@ from treadle.models.wire.messages import (
     attached,
     is_link,
     text_of_part,
+    text_or_placeholder,
 )
 from treadle.models.wire.provider import Preset
 
@@ -131,7 +132,8 @@ def _encode_parts(message: Message, contents: Contents, *, is_strict: bool) -> b
             response["parts"] = [_encode_part(part, contents) for part in message.parts]
         return _encode({"functionResponse": response})
     if role is not Role.ASSISTANT:
-        parts: list[Json] = [{"text": message.content}] if message.content or not message.parts else []
+        text = message.content if message.parts else text_or_placeholder(message.content)
+        parts: list[Json] = [{"text": text}] if text else []
         parts += [_encode_part(part, contents) for part in message.parts]
         return _encode(parts)[1:-1]
     calls = [_encode_call(call) for call in message.tool_calls]

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.errors import ConfigError
 from treadle.core.types import UNREADABLE_CALL, Artifact, Completion, Json, Message, Request, Role, ToolCall
-from treadle.models.dialects.openai_chat.answer import ChatReader, ThoughtReader, read_completion
+from treadle.models.dialects.openai_chat.answer import ChatReader, ThoughtReader, read_completion, read_parts
 from treadle.models.dialects.openai_chat.stream import ChatCollector, ThoughtCollector
 from treadle.models.protocol import Watch, pass_on
 from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
@@ -27,17 +28,25 @@ from treadle.models.wire.messages import (
     file_name,
     join_body,
     parts_apart,
-    text_of_answer,
     text_of_part,
+    text_or_placeholder,
     with_attached,
 )
 from treadle.models.wire.openai_style import OPENAI, encode_tool
 from treadle.models.wire.provider import Quirks
 
 _FOREIGN_KEYS = frozenset(
-    ("anthropic", "completions", "gemini", "ollama", "openai_responses", UNREADABLE_CALL)
+    ("anthropic", "completions", "gemini", "ollama", "openai_responses", UNREADABLE_CALL, "content")
 )
-"""Keys under which other dialects keep data that Treadle has no field for. They are not sent."""
+"""Keys under which other dialects keep data that Treadle has no field for. They are not sent. Neither is content of
+parts, which only the server can read that wrote it."""
+_OPENAI = Quirks(
+    # Its newer models refuse the old name, and other servers ignore the new one.
+    renamed={"max_output_tokens": "max_completion_tokens"},
+    reasoning="never",
+    message_fields=("annotations", "audio", "name", "refusal"),
+)
+"""What OpenAI's own server wants, and servers that speak its API do not."""
 _MAX_ID_CHARS = 40
 _ABOUT_TOOLS = frozenset(("tool_choice", "parallel_tool_calls"))
 """Settings that servers refuse in a request without tools, such as one for a summary or for the last answer."""
@@ -74,13 +83,17 @@ class OpenAIChatModel(HttpModel):
         """
         super().__init__(model, name=name or f"openai:{model}", **options)
         self._strict: dict[str, Json] = {"strict": True} if strict_tools else {}
-        names = dict(quirks.renamed)
-        if urlsplit(self._endpoint).hostname == "api.openai.com":
-            # OpenAI's newer models refuse the old name, other servers ignore the new one.
-            names["max_output_tokens"] = "max_completion_tokens"
+        if quirks == Quirks() and urlsplit(self._endpoint).hostname == "api.openai.com":
+            quirks = _OPENAI
+        for setting, sent in quirks.renamed.items():
+            if not sent and getattr(self.settings, setting):
+                raise ConfigError(f"{self.server.origin} has no {setting}: leave it out for {model!r}")
         ids = dict.fromkeys(quirks.id_fields, True) if self.settings.return_token_ids else {}
-        self._fields = self._name_settings({"model": model, **ids}, names) | (self.settings.extra or {})
-        self._step = with_attached(encoder_for(quirks), _parts_apart)
+        self._fields = self._name_settings({"model": model, **ids}, dict(quirks.renamed))
+        self._fields |= self.settings.extra or {}
+        self._step = with_attached(encoder_for(quirks), _parts_apart, answers_results=quirks.answers_results)
+        self._asks_usage = quirks.asks_usage
+        self._forces_calls = quirks.forces_calls
         self._reports_cost = quirks.reports_cost
         self._thinks_in_text = quirks.thinks_in_text
         if quirks.thinks_in_text:
@@ -116,13 +129,20 @@ class OpenAIChatModel(HttpModel):
         fields = dict(self._fields)
         if flags[0]:
             fields["stream"] = True
-            fields.setdefault("stream_options", {"include_usage": True})
-        if request.tools:
-            fields["tools"] = [encode_tool(tool, **self._strict) for tool in request.tools]
-        else:
+            if self._asks_usage:
+                fields.setdefault("stream_options", {"include_usage": True})
+        tools, required = request.tools, request.required_tool
+        if not tools:
             fields = {name: value for name, value in fields.items() if name not in _ABOUT_TOOLS}
-        if request.required_tool is not None:
-            fields["tool_choice"] = {"type": "function", "function": {"name": request.required_tool}}
+        if required is not None:
+            if self._forces_calls == "by_name":
+                fields["tool_choice"] = {"type": "function", "function": {"name": required}}
+            else:
+                tools = tuple([tool for tool in tools if tool.name == required])
+                if self._forces_calls == "required":
+                    fields["tool_choice"] = "required"
+        if tools:
+            fields["tools"] = [encode_tool(tool, **self._strict) for tool in tools]
         if request.output_schema is not None:
             fields["response_format"] = _encode_schema(request.output_schema)
         return _encode(fields)[:-1] + b',"messages":['
@@ -135,8 +155,9 @@ class OpenAIChatModel(HttpModel):
 _TOOL, _ASSISTANT = Role.TOOL, Role.ASSISTANT
 
 
-def encode_message(message: Message, contents: Contents) -> bytes:
-    """Return a message as an element of `messages`, with its parts and with data that Treadle has no field for."""
+def encode_message(message: Message, contents: Contents, known: tuple[str, ...] | None = None) -> bytes:
+    """Return a message as an element of `messages`, with its parts and with data that Treadle has no field for.
+    `known` are the fields of this data that the server accepts; `None`: all."""
     role, content = message.role, message.content
     raw: dict[str, Json] = {"role": role, "content": content}
     if role is _TOOL:
@@ -146,14 +167,17 @@ def encode_message(message: Message, contents: Contents) -> bytes:
         # Servers whose models think between calls need the reasoning sent back, but only between calls.
         if message.reasoning:
             raw["reasoning_content"] = message.reasoning
-        raw["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
+        raw["tool_calls"] = [_encode_call(call, known) for call in message.tool_calls]
     elif role is _ASSISTANT:
-        raw["content"] = text_of_answer(content)
+        raw["content"] = text_or_placeholder(content)
     elif message.parts:
         parts: list[Json] = [_encode_part(part, contents) for part in message.parts]
         raw["content"] = [{"type": "text", "text": content}, *parts] if content else parts
     if message.opaque:
-        raw.update(_of_this_dialect(message.opaque))
+        kept = _of_this_server(message.opaque, known)
+        if "content" in kept and read_parts(kept["content"])[0] != content:
+            del kept["content"]  # the message was edited
+        raw.update(kept)
     return _encode(raw)
 
 
@@ -184,22 +208,26 @@ def encoder_for(quirks: Quirks) -> Encode:
 
     It is the same function for the same quirks, so that encoded messages can be reused.
     """
-    if quirks.has_reasoning and not quirks.has_short_ids:
-        return encode_message
-    # Quirks that differ only in the fields that they rename encode messages alike.
-    return _odd_encoder(quirks.has_reasoning, quirks.has_short_ids)
+    odd = quirks.reasoning, quirks.message_fields, quirks.has_short_ids
+    return encode_message if odd == ("calls", None, False) else _odd_encoder(*odd)
 
 
 @lru_cache
-def _odd_encoder(has_reasoning: bool, has_short_ids: bool) -> Encode:
+def _odd_encoder(reasoning: str, known: tuple[str, ...] | None, has_short_ids: bool) -> Encode:
+    if known is not None:
+        known = (*known, "reasoning_content")
+
     def encode(message: Message, contents: Contents) -> bytes:
-        if not has_reasoning and message.reasoning is not None:
+        if reasoning == "never" and message.reasoning is not None:
             message = replace(message, reasoning=None)
+        elif reasoning == "always" and message.role is _ASSISTANT:
+            thoughts = {"reasoning_content": message.reasoning or ""}
+            message = replace(message, opaque={**(message.opaque or {}), **thoughts})
         if has_short_ids and (message.tool_calls or message.call_id is not None):
             calls = tuple([replace(call, call_id=_shorten_id(call.call_id)) for call in message.tool_calls])
             call_id = None if message.call_id is None else _shorten_id(message.call_id)
             message = replace(message, tool_calls=calls, call_id=call_id)
-        return encode_message(message, contents)
+        return encode_message(message, contents, known)
 
     return encode
 
@@ -216,18 +244,20 @@ def _shorten_id(call_id: str) -> str:
     return hashlib.sha256(call_id.encode(errors="replace")).hexdigest()[:9]
 
 
-def _encode_call(call: ToolCall) -> dict[str, Json]:
+def _encode_call(call: ToolCall, known: tuple[str, ...] | None) -> dict[str, Json]:
     function = {"name": fit_name(call.name), "arguments": fit_arguments(call.arguments)}
     raw: dict[str, Json] = {"id": _fit_id(call.call_id), "type": "function", "function": function}
     if call.opaque:
-        opaque = _of_this_dialect(call.opaque)
+        opaque = _of_this_server(call.opaque, known)
         function.update(opaque.pop("function", ()))
         raw.update(opaque)
     return raw
 
 
-def _of_this_dialect(opaque: dict[str, Json]) -> dict[str, Json]:
-    """Return a copy of the opaque data without the keys of other dialects."""
+def _of_this_server(opaque: dict[str, Json], known: tuple[str, ...] | None) -> dict[str, Json]:
+    """Return a copy of the opaque data without the keys of other dialects and what the server does not accept."""
+    if known is not None:
+        return {key: value for key, value in opaque.items() if key in known}
     return {key: value for key, value in opaque.items() if key not in _FOREIGN_KEYS}
 
 

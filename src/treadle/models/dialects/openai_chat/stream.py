@@ -30,6 +30,8 @@ class ChatCollector(StreamCollector):
         self._texts: dict[str, list[str]] = {}
         """The pieces of each text field of the message."""
         self._calls = _Calls(on_delta)
+        self._thinking: dict[str, Json] = {}
+        """The part of the content that holds the reasoning, with the newest value of each field."""
         self._audio: dict[str, Json] = {}
         self._sound = bytearray()
         """The content of the audio so far."""
@@ -109,6 +111,9 @@ class ChatCollector(StreamCollector):
 
     def _add_content(self, value: Json) -> None:
         if isinstance(value, list):
+            for part in value:
+                if isinstance(part, dict) and part.get("type") == "thinking":
+                    self._thinking |= part
             value, thought, _ = read_parts(value)
             if thought:
                 self._add_reasoning("reasoning_content", thought)
@@ -140,6 +145,11 @@ class ChatCollector(StreamCollector):
 
     def raw(self) -> Json:
         message = {**self._message, **{name: "".join(pieces) for name, pieces in self._texts.items()}}
+        if self._thinking:
+            text = message.get("content")
+            thoughts = [{"type": "text", "text": message.pop("reasoning_content", "")}]
+            told = [{"type": "text", "text": text}] if text else []
+            message["content"] = [{**self._thinking, "thinking": thoughts}, *told]
         if self._audio:
             message["audio"] = {**self._audio, "data": base64.b64encode(self._sound).decode()}
         if self._calls.raw:

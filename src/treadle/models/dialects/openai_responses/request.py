@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import re
 import time
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -35,8 +36,8 @@ from treadle.models.wire.messages import (
     data_url,
     file_name,
     join_body,
-    text_of_answer,
     text_of_part,
+    text_or_placeholder,
     with_attached,
 )
 from treadle.models.wire.openai_style import OPENAI
@@ -58,6 +59,8 @@ _CALLERS_TOOLS = frozenset(
     )
 )
 """Types of tools that the caller has to run, which cannot be server tools."""
+_THINKS_NOT = re.compile(r"(?:ft:|openai/)?(?:gpt-[34]|chatgpt-|gpt-5[\d.]*-chat)")
+"""The names of OpenAI's models without reasoning, which refuse to be asked for it."""
 _GONE = re.compile(rb"previous[_ ]response|response with id", re.IGNORECASE)
 """Texts in the errors of servers that no longer have a response. Source: OpenAI 2026, vLLM 0.11."""
 
@@ -114,14 +117,18 @@ class OpenAIResponsesModel(HttpModel):
                 "state='conversation' and conversation='conv_…' belong together: give both or none"
             )
         self._state = state
+        self._step = _UNSTORED if state == "none" else _STORED
         self.has_window = state != "conversation"
         self._conversation = conversation
         for item in self._server_tools:
             _check_server_tool(item)
         kept = {"model": model, "store": state != "none", "conversation": conversation}
         fields = self._name_settings(kept)
-        if fields.pop("include", False):
-            fields["include"] = ["message.output_text.logprobs"]
+        include = ["message.output_text.logprobs"] if fields.pop("include", False) else []
+        if state == "none" and not _THINKS_NOT.match(model):
+            include.append("reasoning.encrypted_content")
+        if include:
+            fields["include"] = include
         self._fields = fields | (self.settings.extra or {})
         self._gone: set[str] = set()
         """Ids of responses that the server no longer has."""
@@ -163,7 +170,7 @@ class OpenAIResponsesModel(HttpModel):
                     b'"input":[', b'"previous_response_id":' + _encode(known[1]) + b',"input":['
                 )
             messages = Log(list(messages)[known[0] + 1 :])
-        return join_body(prefix, messages, _STEP, request.contents)
+        return join_body(prefix, messages, self._step, request.contents)
 
     def _known(self, request: Request) -> tuple[int, str] | None:
         """Return the newest message that the server has, by position, and the id of its response; else `None`."""
@@ -252,15 +259,16 @@ def _check_server_tool(item: dict[str, Json]) -> None:
         )
 
 
-def encode_items(message: Message, contents: Contents) -> bytes:
-    """Return the input items of a message, joined by commas."""
+def encode_items(message: Message, contents: Contents, *, is_stored: bool = True) -> bytes:
+    """Return the input items of a message, joined by commas. If the server stored none of them, it cannot look up
+    reasoning by its id."""
     role = message.role
     if role is Role.TOOL:
         call_id, output = fit_id(message.call_id or ""), _encode_content(message, contents)
         return _encode({"type": "function_call_output", "call_id": call_id, "output": output})
     if role is not Role.ASSISTANT:
         return _encode({"role": role, "content": _encode_content(message, contents)})
-    items = _restore(message, contents)
+    items = _restore(message, contents, is_stored=is_stored)
     return _encode(_plain_items(message) if items is None else items)[1:-1]
 
 
@@ -294,17 +302,18 @@ def _made_here(message: Message) -> bool:
     return KEY in (message.opaque or {})
 
 
-_STEP = with_attached(encode_items, _parts_apart)
+_STORED = with_attached(encode_items, _parts_apart)
+_UNSTORED = with_attached(partial(encode_items, is_stored=False), _parts_apart)
 
 
 def _plain_items(message: Message) -> list[Json]:
     calls: list[Json] = [_encode_call(call) for call in message.tool_calls]
     if calls and not message.content:
         return calls
-    return [{"role": Role.ASSISTANT, "content": text_of_answer(message.content)}, *calls]
+    return [{"role": Role.ASSISTANT, "content": text_or_placeholder(message.content)}, *calls]
 
 
-def _restore(message: Message, contents: Contents) -> list[Json] | None:
+def _restore(message: Message, contents: Contents, *, is_stored: bool) -> list[Json] | None:
     """Return the items as the server sent them; `None` if they were not kept or the message was edited later."""
     kept = kept_in(message.opaque, KEY).get("output")
     if not isinstance(kept, list):
@@ -314,6 +323,10 @@ def _restore(message: Message, contents: Contents) -> list[Json] | None:
     items: list[Json] = []
     texts: list[str] = []
     for item in kept:
+        if item["type"] == "reasoning" and not (
+            is_stored or item.get("encrypted_content") or item.get("content")
+        ):
+            continue
         if item["type"] == "function_call":
             if (call := next(calls, None)) is None:
                 return None
