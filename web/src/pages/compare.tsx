@@ -5,12 +5,14 @@ import { useRun, type FollowedRun } from "../fold/follow";
 import type { Item } from "../fold/run";
 import { many } from "../format";
 import { useKeys } from "../keys";
+import { useGet } from "../load";
 import { Status } from "../parts/basics";
 import { Sums } from "../parts/runchip";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
-import { has } from "../source";
+import { has, isLive } from "../source";
+import type { Listing, RunInfo } from "../types";
 import type { PageSpec } from ".";
 
 interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: number }
@@ -54,6 +56,8 @@ export function align(one: readonly Item[], two: readonly Item[]): Pair[] {
 }
 
 const AROUND = 2;
+/** How many of the newest runs are offered to choose from. */
+const OFFERED = 100;
 
 /** Put one line in place of many equal ones. */
 function fold(pairs: Pair[]): Pair[] {
@@ -75,6 +79,7 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
   const fold = run.fold;
   return (
     <div className="side">
+      <div className="cut" title={fold.title}>{fold.title}</div>
       <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a> <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
       <span className="soft row wrap"><span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
     </div>
@@ -82,6 +87,7 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
 }
 
 function Choose({ first }: { first: string }): ReactNode {
+  const newest = useGet<Listing<RunInfo>>(isLive ? `/v1/runs?limit=${OFFERED}` : "/v1/runs");
   const [one, setOne] = useState(first);
   const [two, setTwo] = useState("");
   const open = (event: FormEvent): void => {
@@ -92,8 +98,9 @@ function Choose({ first }: { first: string }): ReactNode {
     <main className="page">
       <form className="form status" onSubmit={open}>
         <h1>Compare two runs</h1>
-        <input aria-label="Id of the first run" placeholder="Id of the first run" value={one} onChange={(event) => setOne(event.target.value)} />
-        <input aria-label="Id of the second run" placeholder="Id of the second run" value={two} onChange={(event) => setTwo(event.target.value)} />
+        <input list="newest" aria-label="Id of the first run" placeholder="Id of the first run" value={one} onChange={(event) => setOne(event.target.value)} />
+        <input list="newest" aria-label="Id of the second run" placeholder="Id of the second run" value={two} onChange={(event) => setTwo(event.target.value)} />
+        <datalist id="newest">{newest.data?.data.map((run) => <option key={run.id} value={run.id}>{run.title}</option>)}</datalist>
         <button className="main" disabled={!one.trim() || !two.trim()}>Compare</button>
       </form>
     </main>
@@ -144,7 +151,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     <main className="page">
       <h1 className="hidden">Two runs compared</h1>
       <div className="bar">
-        <span>{at ? <>The first difference is in step <b>{at.step}</b>, at “{at.title}”; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
+        <span>{at ? <>The first difference is in step <b>{at.step}</b>{at.kind === "inference" ? "" : `, at “${at.title}”`}; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
         <span className="grow" />
         <button onClick={() => jump(-1)} disabled={first < 0}>Difference before</button>
         <button onClick={() => jump(1)} disabled={first < 0}>Next difference</button>

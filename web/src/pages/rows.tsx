@@ -52,7 +52,7 @@ function Search({ words, onChange }: { words: string; onChange: (words: string) 
     const timer = setTimeout(() => onChange(text), 200);
     return () => clearTimeout(timer);
   }, [text, words, onChange]);
-  return <input id="search" type="search" aria-label="Search all rows" placeholder="Search all rows: ids, messages, calls, reasons" value={text} onChange={(event) => setText(event.target.value)} />;
+  return <input id="search" type="search" aria-label="Search all rows" placeholder="Search all rows" title="Their ids, messages, calls and reasons" value={text} onChange={(event) => setText(event.target.value)} />;
 }
 
 const setWords = (words: string): void => change({ words, row: "" });

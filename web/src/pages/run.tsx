@@ -1,7 +1,7 @@
 /** One run: its tree, its transcript and what is known about each part of it, as it happens. */
 import { useEffect, useState, type ReactNode } from "react";
 import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
-import type { Item, RunFold } from "../fold/run";
+import type { Item } from "../fold/run";
 import { clock, many, oneLine, seconds } from "../format";
 import { useKeys } from "../keys";
 import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
@@ -29,12 +29,6 @@ function stateOf({ fold, isDriven }: FollowedRun): ReturnType<typeof describeRun
   });
 }
 
-function titleOf(fold: RunFold): string {
-  const named = fold.labels.get("title");
-  const first = fold.items.find((item) => item.kind === "message" && item.role === "user");
-  return named ?? first?.text.trim().split("\n", 1)[0]?.slice(0, 300) ?? "";
-}
-
 type Asked = "note" | "fork" | null;
 
 /** The reasons of pauses after which a run goes on by what is said to it, and needs no button. */
@@ -44,7 +38,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
   const { fold } = run;
   const started = fold.started;
   const [text, tone, moves] = stateOf(run);
-  const title = titleOf(fold) || run.runId;
+  const title = fold.title || run.runId;
   useTitle(["", "good"].includes(tone) ? title : `${text}: ${title}`);
   const first = fold.events[0]?.at ?? 0;
   return (
@@ -72,7 +66,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         <span title="start">{first ? clock(first) : ""}</span>
         {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
         {started?.caller && <a href={to(["run", started.caller.run_id])}>called by {started.caller.run_id.slice(0, 8)}</a>}
-        {has(tokensOf(run.runId)) && <a href={to(["tokens", run.runId])}>tokens</a>}
+        {fold.hasTokens && has(tokensOf(run.runId)) && <a href={to(["tokens", run.runId])}>tokens</a>}
         {isLive && <a href={to(["export", run.runId])}>export</a>}
         <a href={to(["compare", run.runId])}>compare</a>
         {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}
@@ -168,7 +162,7 @@ function Run(): ReactNode {
       </div>
       {isLive && <Reply runId={runId} fold={run.fold} />}
       {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}
-      {asked === "fork" && <ForkDialog runId={runId} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
+      {asked === "fork" && <ForkDialog runId={runId} events={run.fold.events} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
     </main>
   );
 }

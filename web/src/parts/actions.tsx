@@ -1,5 +1,6 @@
 /** What a person can do with a run: talk to it, answer, decide, stop, go on, fork, label and note. */
 import { useState, type FormEvent, type ReactNode } from "react";
+import type { RunEvent } from "../fold/events";
 import type { Item, RunFold } from "../fold/run";
 import { post } from "../source";
 import { go, to } from "../router";
@@ -154,16 +155,17 @@ export function NoteDialog({ runId, onClose }: { runId: string; onClose: () => v
     <FormDialog title="Label and note" action="Save" isReady={Boolean(name.trim() || (remark.trim() && !value))} work={work} onClose={onClose}>
       <div className="row">
         <input className="grow" aria-label="Name of the label" placeholder="Name of a label" value={name} onChange={(event) => setName(event.target.value)} />
-        <input className="grow" aria-label="Value of the label" placeholder="Value; empty removes it" value={value} onChange={(event) => setValue(event.target.value)} />
+        <input className="grow" aria-label="Value of the label" placeholder="Value" title="Without a value, the label is removed" value={value} onChange={(event) => setValue(event.target.value)} />
       </div>
       <textarea aria-label="Note" placeholder="A note for people who read the run" value={remark} onChange={(event) => setRemark(event.target.value)} />
     </FormDialog>
   );
 }
 
-export function ForkDialog({ runId, seq, onClose }: { runId: string; seq: number; onClose: () => void }): ReactNode {
+export function ForkDialog({ runId, events, seq, onClose }: { runId: string; events: readonly RunEvent[]; seq: number; onClose: () => void }): ReactNode {
   const [at, setAt] = useState(String(seq));
   const [text, setText] = useState("");
+  const last = events[Number(at) - 1];
   const work = async (): Promise<boolean> => {
     const body = { at: Number(at), ...(text.trim() ? { input: text } : {}) };
     return attempt(post<RunInfo>(runAddress(runId, "fork"), body).then((run) => go(to(["run", run.id]))));
@@ -172,7 +174,8 @@ export function ForkDialog({ runId, seq, onClose }: { runId: string; seq: number
     <FormDialog title="Fork this run" action="Fork" isReady={at !== ""} work={work} onClose={onClose}>
       <p className="soft">The new run begins with a copy of the events up to this one, and goes on from there.</p>
       <label htmlFor="fork-at">Last event that is copied</label>
-      <input id="fork-at" inputMode="numeric" pattern="0*[1-9][0-9]*" title="The number of an event, from 1 on" value={at} onChange={(event) => setAt(event.target.value)} />
+      <input id="fork-at" aria-describedby="fork-last" inputMode="numeric" pattern="0*[1-9][0-9]*" title="The number of an event, from 1 on" value={at} onChange={(event) => setAt(event.target.value)} />
+      {last && <p className="soft" id="fork-last">{[last.type.replaceAll("_", " "), last.name, last.step && `step ${last.step}`].filter(Boolean).join(", ")}</p>}
       <label htmlFor="fork-text">Message of the next turn, if the turn is over there</label>
       <textarea id="fork-text" value={text} onChange={(event) => setText(event.target.value)} />
     </FormDialog>

@@ -50,7 +50,7 @@ export function Timeline({ items, version, picked, onPick }: { items: readonly I
                     return <i key={number} className={`span ${span.phase}`} style={{ left: percent(left), width: percent(right - left) }} title={`${span.phase}: ${seconds(lengthOf(span, now))}`} />;
                   })}
                 </span>
-                <span className="num soft">{item.spans.length ? seconds(item.spans.reduce((sum, span) => sum + lengthOf(span, now), 0)) : item.seconds === null ? "" : seconds(item.seconds)}</span>
+                <span className="num soft">{item.seconds !== null ? seconds(item.seconds) : item.spans.length ? seconds(item.spans.reduce((sum, span) => sum + lengthOf(span, now), 0)) : ""}</span>
               </div>
             );
           })}
