@@ -266,6 +266,18 @@ def test_rollouts_stand_side_by_side_down_to_their_tokens(tmp_path: Path, screen
     screen.check(page)
 
 
+def test_rewards_are_readable_on_every_colour(tmp_path: Path, screen: Screen) -> None:
+    (group,) = make_groups(1)
+    rollouts = [replace(group.rollouts[0], run_id=f"r{part}", reward=part / 20) for part in range(21)]
+    view = make_rollouts_view([replace(group, rollouts=tuple(rollouts))], name="colours")
+    page = write_page(view, tmp_path / "r.html")
+    for is_dark in (False, True):
+        screen.open(page, "#/groups", is_dark=is_dark)
+        assert screen.run("document.querySelectorAll('.cells span').length") == 21
+        screen.check(page)
+    assert screen.run("document.title") == "colours: groups · Treadle"
+
+
 def test_groups_are_read_in_parts_and_say_why_a_rollout_is_the_best(tmp_path: Path, screen: Screen) -> None:
     job = ("--task", "files:csv_sum-*", "--group-size", "3", "--groups", "14", "--model", "oracle:0.9")
     made = Cli(tmp_path)("rollout", *job, "--reward", "check=1", "--reward", "tool_use=1", "--out", "r")
@@ -287,7 +299,10 @@ def test_groups_are_read_in_parts_and_say_why_a_rollout_is_the_best(tmp_path: Pa
         heads = screen.run("[...document.querySelectorAll('.sidehead section')].map(one => one.innerText)")
         rewards = [float(head.split()[2]) for head in heads]
         assert rewards == sorted(rewards, reverse=True)
-        assert "calls are well-formed" in heads[1]
+        # The reasons come with the messages.
+        screen.wait(
+            "document.querySelector('.sidehead').innerText.match(/calls are well-formed/g).length === 2"
+        )
         screen.check()
 
 

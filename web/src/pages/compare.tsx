@@ -6,7 +6,7 @@ import type { Item } from "../fold/run";
 import { many } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
-import { Status } from "../parts/basics";
+import { useTitle, Waiting } from "../parts/basics";
 import { Sums } from "../parts/runchip";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
@@ -88,6 +88,7 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
 
 function Choose({ first }: { first: string }): ReactNode {
   const newest = useGet<Listing<RunInfo>>(isLive ? `/v1/runs?limit=${OFFERED}` : "/v1/runs");
+  useTitle("Compare");
   const [one, setOne] = useState(first);
   const [two, setTwo] = useState("");
   const open = (event: FormEvent): void => {
@@ -143,8 +144,8 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     { key: "a", about: "Show or fold what is equal", run: () => setIsWhole(!isWhole) },
   ]);
   const error = one?.error ?? two?.error;
-  if (error) return <main className="page"><Status error={error} /></main>;
-  if (!one || !two || !isReady) return <main className="page"><Status /></main>;
+  useTitle(isReady ? `${one?.fold.title} | ${two?.fold.title}` : null);
+  if (error || !one || !two || !isReady) return <Waiting title="Two runs compared" error={error ?? null} />;
   const at = first < 0 ? null : pairs[first]?.one ?? pairs[first]?.two;
   const differ = all.filter((pair) => !pair.isEqual).length;
   return (
@@ -177,4 +178,4 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   );
 }
 
-export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", Page: Compare, isOffered: () => has("/v1/runs") };
+export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", hasOwnTitle: true, Page: Compare, isOffered: () => has("/v1/runs") };

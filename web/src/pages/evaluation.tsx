@@ -1,6 +1,6 @@
 /** How well models do tasks: scores with intervals, differences, cost, the grid of tasks by models, and failures. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
-import { Status } from "../parts/basics";
+import { useTitle, Waiting } from "../parts/basics";
 import { Block, Facts, Figure, Figures, number, Section, share } from "../parts/charts";
 import { orderOf, RunLink, TaskGrid, type GridColumn } from "../parts/taskgrid";
 import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult } from "../datatypes";
@@ -46,7 +46,8 @@ function useEvaluation(): { view: EvaluationView | null; error: Error | null } {
 
 function EvaluationPage(): ReactNode {
   const { view, error } = useEvaluation();
-  if (!view) return <main className="page"><Status error={error}>Reading the samples …</Status></main>;
+  useTitle(view && `${[...new Set(view.evaluations.map((item) => item.name))].join(" and ")}: evaluation`);
+  if (!view) return <Waiting title="Evaluation" error={error}>Reading the samples …</Waiting>;
   const isCompared = view.evaluations.length > 1;
   // Two evaluations that nobody named have the same name.
   const hasNames = new Set(view.evaluations.map((item) => item.name)).size === view.evaluations.length;
@@ -220,4 +221,4 @@ function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; mo
   return <Facts title={`${prefix}Kinds`} heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} />;
 }
 
-export const evaluationPage: PageSpec = { name: "evaluation", title: "Evaluation", key: "v", Page: EvaluationPage, isOffered: () => isShown("evaluation") };
+export const evaluationPage: PageSpec = { name: "evaluation", title: "Evaluation", key: "v", hasOwnTitle: true, Page: EvaluationPage, isOffered: () => isShown("evaluation") };

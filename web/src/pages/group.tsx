@@ -1,7 +1,7 @@
 /** The rollouts of a group side by side: rewards, advantages, and messages in lines, with the first difference. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { deviationOf, meanOf, number } from "../parts/charts";
-import { Chip, Status } from "../parts/basics";
+import { Chip, Status, useTitle, Waiting } from "../parts/basics";
 import { firstDifference, SideLines, sidesOf } from "../parts/conversation";
 import type { GroupFacts, RolloutBody, RolloutFacts } from "../datatypes";
 import { count } from "../format";
@@ -88,7 +88,8 @@ function Group(): ReactNode {
     { key: "q", about: "Close the tokens", run: () => change({ run: "", branch: "", at: "" }) },
     { key: "u", about: "All groups", run: () => go(to(["groups"])) },
   ]);
-  if (!view || !group) return <main className="page"><h1 className="hidden">A group</h1><Status error={view ? null : error}>{view && view.groups.length >= view.delivered ? "No finished run is in this group." : "Reading the groups …"}</Status></main>;
+  useTitle(group ? `${count(group.number)} · ${group.task || group.group_id}` : null);
+  if (!view || !group) return <Waiting title="A group" error={view ? null : error}>{view && view.groups.length >= view.delivered ? "No finished run is in this group." : "Reading the groups …"}</Waiting>;
   const rewards = group.rollouts.map((item) => item.reward).filter((value) => value !== null);
   return (
     <main className="page">
@@ -180,4 +181,4 @@ function OpenedRollout({ rollout, body }: { rollout: RolloutFacts; body: Rollout
   );
 }
 
-export const groupPage: PageSpec = { name: "group", title: "", key: "", Page: Group, isOffered: () => false };
+export const groupPage: PageSpec = { name: "group", title: "", key: "", hasOwnTitle: true, Page: Group, isOffered: () => false };

@@ -1,7 +1,7 @@
 /** Groups of rollouts with their rewards: how rewards went, how long rollouts are, and why branches begin. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
-import { Bars, barsOf, Block, deviationOf, Facts, Figure, Figures, Histogram, Lines, meanOf, number, Section, share, spreadOf, tone, type Series } from "../parts/charts";
-import { Status } from "../parts/basics";
+import { Bars, barsOf, Block, deviationOf, Facts, Figure, Figures, Histogram, Lines, meanOf, number, onTone, Section, share, spreadOf, tone, type Series } from "../parts/charts";
+import { Status, useTitle, Waiting } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
 import type { Counts, Drift, GroupFacts, HeldOutScore, RolloutFacts, RolloutsView } from "../datatypes";
 import { count, many } from "../format";
@@ -74,7 +74,8 @@ export function RolloutsBar({ view, tab }: { view: RolloutsView; tab: "rollouts"
 
 function Rollouts(): ReactNode {
   const { view, error } = useRollouts();
-  if (!view) return <main className="page"><Status error={error}>Reading the groups …</Status></main>;
+  useTitle(view && `${view.name}: rollouts`);
+  if (!view) return <Waiting title="Rollouts" error={error}>Reading the groups …</Waiting>;
   const all = view.groups.flatMap((group) => group.rollouts);
   return (
     <main className="page">
@@ -240,7 +241,7 @@ export function Cells({ group, picked }: { group: GroupFacts; picked?: string })
     <span className={`cells ${group.has_variance ? "" : "flat"}`} title={group.has_variance ? "" : "all rewards are equal"}>
       {group.rollouts.map(({ run_id: run, reward }) => (
         <span
-          key={run} data-run={run} title={`${run}: ${reward ?? "no reward"}`} className={`${reward === null ? "none" : reward > 0.6 ? "strong" : ""} ${run === picked ? "picked" : ""}`}
+          key={run} data-run={run} title={`${run}: ${reward ?? "no reward"}`} className={`${reward === null ? "none" : onTone(reward)} ${run === picked ? "picked" : ""}`}
           style={reward === null ? {} : { background: tone(reward) }}
         >{reward === null ? "" : String(Math.round(100 * reward) / 100).replace(/^0\./, ".")}</span>
       ))}
@@ -298,7 +299,8 @@ function Groups(): ReactNode {
     });
   }, [view, words, which, order]);
   useKeys([{ key: "x", about: "Clear the search, the filter and the order", run: () => change({ words: "", which: "", order: "" }) }]);
-  if (!view) return <main className="page"><Status error={error} /></main>;
+  useTitle(view && `${view.name}: groups`);
+  if (!view) return <Waiting title="Groups" error={error}>Reading the groups …</Waiting>;
   const columns = view.groups.some((group) => group.weight_version) ? [...COLUMNS, WEIGHTS] : COLUMNS;
   return (
     <main className="page">
@@ -318,5 +320,5 @@ function Groups(): ReactNode {
   );
 }
 
-export const rolloutsPage: PageSpec = { name: "rollouts", title: "Rollouts", key: "o", Page: Rollouts, isOffered: () => isShown("rollouts") };
-export const groupsPage: PageSpec = { name: "groups", title: "", key: "", Page: Groups, isOffered: () => false };
+export const rolloutsPage: PageSpec = { name: "rollouts", title: "Rollouts", key: "o", hasOwnTitle: true, Page: Rollouts, isOffered: () => isShown("rollouts") };
+export const groupsPage: PageSpec = { name: "groups", title: "", key: "", hasOwnTitle: true, Page: Groups, isOffered: () => false };

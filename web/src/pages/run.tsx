@@ -5,7 +5,7 @@ import type { Item } from "../fold/run";
 import { clock, many, oneLine, seconds } from "../format";
 import { useKeys } from "../keys";
 import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
-import { Chip, copy, Status, useTitle } from "../parts/basics";
+import { Chip, copy, useTitle, Waiting } from "../parts/basics";
 import { EventList } from "../parts/eventlist";
 import { Family } from "../parts/family";
 import { Files } from "../parts/files";
@@ -142,8 +142,7 @@ function Run(): ReactNode {
     ] : []),
     { key: "y", about: "Copy the run’s id", run: () => void copy(runId) },
   ]);
-  if (!run || (!run.fold.events.length && !run.error)) return <main className="page"><Status /></main>;
-  if (run.error && !run.fold.events.length) return <main className="page"><Status error={run.error} /></main>;
+  if (!run?.fold.events.length) return <Waiting title="A run" error={run?.error ?? null} />;
   // Until a line is picked, the inspector shows what the run began with.
   const inspected = items[picked] ?? items[0] ?? null;
   const isDriven = (item: Item): boolean => children.get(item.runId)?.isDriven ?? run.isDriven;

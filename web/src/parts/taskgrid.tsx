@@ -5,7 +5,7 @@ import { eventsOf } from "../fold/follow";
 import { many } from "../format";
 import { change, to, usePlace } from "../router";
 import { has, isLive } from "../source";
-import { Block, FirstOf, meanOf, tone } from "./charts";
+import { Block, FirstOf, meanOf, onTone, tone } from "./charts";
 
 export interface GridColumn {
   name: string;
@@ -113,7 +113,7 @@ function Cell({ samples, hasRuns }: { samples: readonly Sample[]; hasRuns: boole
   const mean = meanOf(samples.map(scoreOf));
   const about = `${many(samples.length, "sample")}, ${worst.details.kind ?? "all solved"}`;
   return (
-    <td className={mean > 0.6 ? "strong" : ""} style={{ background: tone(mean) }} title={about}>
+    <td className={onTone(mean)} style={{ background: tone(mean) }} title={about}>
       <RunLink run={worst.run_id} hasRuns={hasRuns}>{brief(mean)}</RunLink>
     </td>
   );
