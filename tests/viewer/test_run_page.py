@@ -100,3 +100,42 @@ async def test_the_memories_of_the_first_owner_are_shown_at_once(
     )
     await to_thread(browser.evaluate, choose)
     await to_thread(wait, browser, "document.querySelector('.memories').innerText.startsWith('kim lives')")
+
+
+def test_events_and_the_timeline_are_walked_by_keys(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=events"), ".eventline")
+    for seq in (1, 2, 3):
+        press(browser, "j")
+        wait(browser, f"document.querySelector('.eventline.picked').innerText.startsWith('{seq}')")
+    press(browser, "G")
+    wait(browser, "document.querySelector('.eventline.picked').innerText.includes('run_finished')")
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=timeline"), ".lane")
+    for name in ("Turn 1", "Step 1", "write_file"):
+        press(browser, "j")
+        wait(browser, f"document.querySelector('.lane.picked b').innerText === '{name}'")
+    press(browser, "k")
+    wait(browser, "document.querySelector('.lane.picked b').innerText === 'Step 1'")
+
+
+def test_a_difference_is_opened_in_both_runs_by_keys(browser: Chromium, served: ServedJournal) -> None:
+    place = f"compare/{served.runs['tidy']}/{served.runs['fork']}"
+    for key, name in (("h", "tidy"), ("l", "fork")):
+        show(browser, served.address(place), ".pair.differs .picked")
+        press(browser, key)
+        wait(browser, f"location.hash.startsWith('#/run/{served.runs[name]}?at=')")
+        wait(browser, "document.querySelector('.block.picked').innerText.startsWith('Step 2')")
+
+
+def test_the_arguments_to_change_are_laid_out_and_have_the_focus(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    show(browser, served.address(f"run/{served.runs['approving']}"), ".ask")
+    press(browser, "r")
+    wait(browser, "document.activeElement.innerText === 'Approve'")
+    browser.evaluate("document.activeElement.nextElementSibling.click()")
+    wait(browser, "document.activeElement.tagName === 'TEXTAREA'")
+    assert browser.evaluate("document.activeElement.value.split('\\n').length") == 4
+    browser.evaluate(
+        "[...document.querySelectorAll('.ask button')].find(one => one.innerText === 'Undo').click()"
+    )
+    wait(browser, "document.querySelector('.ask code')")

@@ -131,6 +131,9 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
       return;
     }
   };
+  const open = (item: Item | null | undefined): void => {
+    if (item) go(to(["run", item.runId], { at: item.seqs[0] }));
+  };
   useEffect(() => {
     if (first < 0) return;
     setPicked(first);
@@ -141,6 +144,8 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     { key: "N", about: "Difference before", run: () => jump(-1) },
     { key: "j", about: "", run: () => box.current?.scrollBy(0, 120) },
     { key: "k", about: "", run: () => box.current?.scrollBy(0, -120) },
+    { key: "h", about: "Open the first run here", run: () => open(pairs[picked]?.one) },
+    { key: "l", about: "Open the second run here", run: () => open(pairs[picked]?.two) },
     { key: "a", about: "Show or fold what is equal", run: () => setIsWhole(!isWhole) },
   ]);
   const error = one?.error ?? two?.error;
@@ -167,7 +172,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
               <div key={line.index} data-index={line.index} ref={virtual.measure} className={`place pair ${pair.isEqual ? "equal" : "differs"}`} style={{ transform: `translateY(${line.start}px)` }}>
                 {pair.hidden ? <button className="plain soft" onClick={() => setIsWhole(true)}>{many(pair.hidden, "equal part")}</button>
                   : [pair.one, pair.two].map((item, side) => (
-                    <div key={side}>{item && <Line item={item} version={item.version} isPicked={line.index === picked} isDriven={(side ? two : one).isDriven} onPick={(found) => go(to(["run", found.runId], { at: found.seqs[0] }))} />}</div>
+                    <div key={side}>{item && <Line item={item} version={item.version} isPicked={line.index === picked} isDriven={(side ? two : one).isDriven} onPick={open} />}</div>
                   ))}
               </div>
             );

@@ -1,5 +1,5 @@
 /** One run: its tree, its transcript and what is known about each part of it, as it happens. */
-import { useEffect, useState, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
 import type { Item } from "../fold/run";
 import { clock, many, oneLine, seconds } from "../format";
@@ -106,15 +106,20 @@ function Run(): ReactNode {
     if (child) setOpened(new Set(opened.has(child) ? [...opened].filter((one) => one !== child) : [...opened, child]));
   };
   const at = Number(place.query.get("at") ?? 0);
+  const pickedAt = useRef(0);
   useEffect(() => {
-    if (!at || !run?.isLoaded) return;
+    // Several items may begin with one event: what was picked here stays picked.
+    if (!at || !run?.isLoaded || at === pickedAt.current) return;
+    pickedAt.current = 0;
     const found = items.findLastIndex((item) => item.runId === runId && (item.seqs[0] ?? Infinity) <= at);
     if (found >= 0) setPicked(found);
   }, [at, run?.isLoaded, run]);
   const pick = (index: number): void => {
     setPicked(index);
     const item = items[index];
-    if (item?.runId === runId && item.seqs[0]) change({ at: item.seqs[0] });
+    if (item?.runId !== runId || !item.seqs[0]) return;
+    pickedAt.current = item.seqs[0];
+    change({ at: item.seqs[0] });
   };
   const move = (by: number, test?: (item: Item) => boolean): void => pick(near(items, picked, by, test));
   useKeys([

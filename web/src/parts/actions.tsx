@@ -2,6 +2,7 @@
 import { useState, type FormEvent, type ReactNode } from "react";
 import type { RunEvent } from "../fold/events";
 import type { Item, RunFold } from "../fold/run";
+import { pretty } from "../format";
 import { post } from "../source";
 import { go, to } from "../router";
 import type { RunInfo } from "../types";
@@ -46,8 +47,9 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
   const [reason, setReason] = useState("");
   // The text goes to the server as it was written, since JavaScript would change long numbers.
   const [changed, setChanged] = useState<string | null>(null);
+  const laidOut = pretty(item.arguments);
   const say = (isApproved: boolean): void => {
-    const more = isApproved ? { arguments: changed === item.arguments ? null : changed } : { reason: reason || null };
+    const more = isApproved ? { arguments: changed === laidOut ? null : changed } : { reason: reason || null };
     void attempt(mail(runId, { type: "decide", call_id: item.callId, is_approved: isApproved, ...more }));
   };
   return (
@@ -55,9 +57,9 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
       <b className="warn">It wants to call {item.title}:</b>
       {changed === null
         ? <code className="whole" tabIndex={0} role="region" aria-label="Arguments of the call">{item.arguments}</code>
-        : <textarea aria-label="Arguments of the call, as JSON" className="grow mono" rows={1} value={changed} onChange={(event) => setChanged(event.target.value)} />}
+        : <textarea aria-label="Arguments of the call, as JSON" className="grow mono" autoFocus value={changed} onChange={(event) => setChanged(event.target.value)} />}
       <button className="main" type="button" onClick={() => say(true)} data-focus="reply">Approve</button>
-      <button type="button" title={changed === null ? "Change the arguments before the call is made; the model is told" : undefined} onClick={() => setChanged(changed === null ? item.arguments : null)}>{changed === null ? "Change" : "Keep"}</button>
+      <button type="button" title={changed === null ? "Change the arguments before the call is made; the model is told" : "Back to the arguments of the model"} onClick={() => setChanged(changed === null ? laidOut : null)}>{changed === null ? "Change" : "Undo"}</button>
       <span className="row grow">
         <input aria-label="Reason for a refusal" placeholder="Reason for a refusal" value={reason} onChange={(event) => setReason(event.target.value)} />
         <button>Refuse</button>
