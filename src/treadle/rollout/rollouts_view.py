@@ -179,9 +179,7 @@ def _find_branch_facts(branch: Trajectory) -> BranchFacts:
     )
 
 
-def write_rollout(
-    rollout: Rollout, decoders: Decoders = None, journal: Journal | None = None
-) -> RolloutBody:
+def write_rollout(rollout: Rollout, decoders: Decoders = None, journal: Journal | None = None) -> RolloutBody:
     """Return what a rollout shows when it is opened; `journal` has its run."""
     advantage = rollout.advantage if rollout.is_trained else None
     maps = make_token_maps(rollout.trajectories, decoders=decoders, advantage=advantage)
