@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -140,6 +142,19 @@ def screen(browser: Chromium) -> Screen:
     return Screen(browser)
 
 
+@contextmanager
+def serve(folder: Path, *paths: str) -> Iterator[str]:
+    """Start the page of some paths, and return its address."""
+    command = [sys.executable, "-m", "treadle", "view", *paths, "--no-open", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])}
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield msgspec.json.decode(process.stdout.readline())["url"]
+        finally:
+            process.terminate()
+
+
 ROWS = "document.querySelectorAll('.table .line').length"
 
 
@@ -251,6 +266,46 @@ def test_rollouts_stand_side_by_side_down_to_their_tokens(tmp_path: Path, screen
     screen.check(page)
 
 
+def test_rewards_are_readable_on_every_colour(tmp_path: Path, screen: Screen) -> None:
+    (group,) = make_groups(1)
+    rollouts = [replace(group.rollouts[0], run_id=f"r{part}", reward=part / 20) for part in range(21)]
+    view = make_rollouts_view([replace(group, rollouts=tuple(rollouts))], name="colours")
+    page = write_page(view, tmp_path / "r.html")
+    for is_dark in (False, True):
+        screen.open(page, "#/groups", is_dark=is_dark)
+        assert screen.run("document.querySelectorAll('.cells span').length") == 21
+        screen.check(page)
+    assert screen.run("document.title") == "colours: groups · Treadle"
+
+
+def test_groups_are_read_in_parts_and_say_why_a_rollout_is_the_best(tmp_path: Path, screen: Screen) -> None:
+    job = ("--task", "files:csv_sum-*", "--group-size", "3", "--groups", "14", "--model", "oracle:0.9")
+    made = Cli(tmp_path)("rollout", *job, "--reward", "check=1", "--reward", "tool_use=1", "--out", "r")
+    assert made.code == 0, made
+    with serve(tmp_path, "r") as url:
+        screen.open(f"{url}&/groups?order=-mean")
+        screen.wait("document.querySelector('[role=search] [aria-live]').innerText === 'all 14 groups'")
+        assert [
+            address.partition("?")[2] for address in screen.browser.requests if "view/rollouts?" in address
+        ][:2] == ["after=0&limit=12", "after=12&limit=60"]
+        means = screen.run(
+            "[...document.querySelectorAll('.line')].map(one => parseFloat(one.children[3].innerText))"
+        )
+        assert means == sorted(means, reverse=True)
+        screen.run("document.querySelector('.line:last-child').click()")
+        screen.wait("document.querySelectorAll('.sidehead section').length === 3")
+        screen.type('[aria-label="Order of the rollouts"]', "the best and the worst")
+        screen.wait("document.querySelectorAll('.sidehead section').length === 2")
+        heads = screen.run("[...document.querySelectorAll('.sidehead section')].map(one => one.innerText)")
+        rewards = [float(head.split()[2]) for head in heads]
+        assert rewards == sorted(rewards, reverse=True)
+        # The reasons come with the messages.
+        screen.wait(
+            "document.querySelector('.sidehead').innerText.match(/calls are well-formed/g).length === 2"
+        )
+        screen.check()
+
+
 def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> None:
     graph = tree(3, 2)
     leaf = next(graph.leaves())
@@ -273,11 +328,8 @@ def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> No
 
 def test_a_served_dataset_is_searched_and_grows(tmp_path: Path, screen: Screen) -> None:
     dataset = evil_folder(tmp_path / "d", 1_200)
-    command = [sys.executable, "-m", "treadle", "view", "d", "--no-open", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        screen.open(msgspec.json.decode(process.stdout.readline())["url"])
+    with serve(tmp_path, "d") as url:
+        screen.open(url)
         screen.wait("document.querySelector('.map button')")
         screen.run("location.hash = '#/rows/0'")
         said = "document.querySelector('[role=search] [aria-live]').textContent"
@@ -293,7 +345,6 @@ def test_a_served_dataset_is_searched_and_grows(tmp_path: Path, screen: Screen) 
         screen.type("#search", "FILE 9999?")
         screen.wait(f"{said} === '1 of 1,207 rows'")
         screen.check()
-        process.terminate()
 
 
 def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: Screen) -> None:
@@ -320,9 +371,22 @@ def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: S
     screen.run("document.querySelector('.matrix tbody a').click()")
     screen.wait("document.querySelector('main').innerText.includes('Transcript')")
     screen.check(page)
+    # Two clicks lead to the two runs in which the models differ most.
+    screen.open(page)
+    screen.run("document.querySelector('#scores table.plain a').click()")
+    screen.wait("document.querySelector('#grid select').value === 'oracle − oracle:0.3'")
+    apart = screen.run("[...document.querySelectorAll('#grid tbody tr')].map(row => row.cells[3].innerText)")
+    assert len(apart) == 4
+    assert apart == sorted(apart, key=lambda text: -abs(float(text)))
+    screen.check(page)
+    screen.run("document.querySelector('#grid .side a').click()")
+    screen.wait("document.querySelectorAll('.sides .side').length === 2")
+    screen.check(page)
     assert cli("report", "one", "two", "--out", "both.html").code == 0
     screen.open(page := tmp_path / "both.html")
     assert "two" in screen.run("document.body.innerText")
+    assert screen.run("document.querySelectorAll('#both tbody tr').length") == 4
+    assert "treadle view two" in screen.run("document.querySelector('.overview').innerText")
     screen.check(page)
     # Nobody named these two.
     shutil.copytree(tmp_path / "one", tmp_path / "copy")

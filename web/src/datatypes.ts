@@ -166,6 +166,8 @@ export interface GroupFacts {
 export interface RolloutBody {
   messages: ShownMessage[];
   branches: TokenMap[];
+  /** What the scorers said about the rewards, by their names. */
+  reasons: Record<string, string>;
 }
 
 export interface HeldOutScore {
@@ -183,6 +185,8 @@ export interface RolloutsView {
   name: string;
   folder: string;
   groups: GroupFacts[];
+  /** How many groups are delivered, of which `groups` may be a part. */
+  delivered: number;
   dropped: Counts;
   held_out: HeldOutScore[];
 }

@@ -7,10 +7,16 @@ import "./styles.css";
 
 async function start(): Promise<void> {
   const embedded = await openSource();
-  const first = (await loadShown()).start || embedded;
-  if (!/^#\/./.test(location.hash)) location.replace(first);
+  const asked = loadShown();
+  // The page of a run is the same whatever else there is to show, and does not wait for that.
+  if (!location.hash.startsWith("#/run/")) {
+    const first = (await asked).start || embedded;
+    if (!/^#\/./.test(location.hash)) location.replace(first);
+  }
   update();
   createRoot(document.getElementById("root") as HTMLElement).render(<App />);
+  await asked;
+  update();
 }
 
 start().catch((error: Error) => {

@@ -6,9 +6,11 @@ from functools import partial
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from treadle.core.events import Rewarded
 from treadle.core.types import Json, Role
 from treadle.export.body_sample import BodySample, write_conversation
 from treadle.export.groups import Group, Rollout
+from treadle.journal.protocol import Journal
 from treadle.rollout.held_out_scores import HeldOutScore
 from treadle.trajectory.tokens.token_map import TokenMap, make_token_maps
 from treadle.trajectory.tokens.trajectories import Decode, Decoders, DriftReport, TokenGrade, Trajectory
@@ -63,6 +65,8 @@ class RolloutBody(Struct, frozen=True):
 
     messages: list[Json]
     branches: list[TokenMap]
+    reasons: dict[str, str] = {}
+    """What the scorers said about the rewards, by their names."""
 
 
 class RolloutsView(Struct, frozen=True, kw_only=True):
@@ -71,6 +75,8 @@ class RolloutsView(Struct, frozen=True, kw_only=True):
     name: str
     folder: str
     groups: list[GroupFacts]
+    delivered: int
+    """How many groups are delivered, of which `groups` may be a part."""
     dropped: dict[str, int]
     """The number of groups that were not delivered, by reason."""
     held_out: list[HeldOutScore] = []
@@ -92,8 +98,10 @@ def make_rollouts_view(
     dropped: Mapping[str, int] | None = None,
     held_out: Iterable[HeldOutScore] = (),
     decode: Decode | None = None,
+    journal: Journal | None = None,
 ) -> RolloutsView:
-    """Return delivered groups for a page in one file. `decode` converts token ids to text."""
+    """Return delivered groups for a page in one file. `decode` converts token ids to text, and `journal` has the
+    runs, whose rewards may have reasons."""
     facts: list[GroupFacts] = []
     sample, names = BodySample(_BODIES, _BODY_BYTES), list[tuple[str, str]]()
     newest: Group | None = None
@@ -101,7 +109,7 @@ def make_rollouts_view(
     def add(group: Group, *, is_wanted: bool) -> None:
         for rollout in group.rollouts:
             names.append((group.group_id, rollout.run_id))
-            sample.add(group.group_id, partial(write_rollout, rollout, decode), is_wanted=is_wanted)
+            sample.add(group.group_id, partial(write_rollout, rollout, decode, journal), is_wanted=is_wanted)
 
     for group in groups:
         facts.append(find_facts(group))
@@ -116,6 +124,7 @@ def make_rollouts_view(
         name=name,
         folder=folder,
         groups=facts,
+        delivered=len(facts),
         dropped=dict(dropped or {}),
         held_out=list(held_out),
         bodies=bodies,
@@ -170,8 +179,10 @@ def _find_branch_facts(branch: Trajectory) -> BranchFacts:
     )
 
 
-def write_rollout(rollout: Rollout, decoders: Decoders = None) -> RolloutBody:
-    """Return what a rollout shows when it is opened."""
+def write_rollout(rollout: Rollout, decoders: Decoders = None, journal: Journal | None = None) -> RolloutBody:
+    """Return what a rollout shows when it is opened; `journal` has its run."""
     advantage = rollout.advantage if rollout.is_trained else None
     maps = make_token_maps(rollout.trajectories, decoders=decoders, advantage=advantage)
-    return RolloutBody(write_conversation(rollout.messages), maps)
+    bodies = [] if journal is None else [event.body for event in journal.scan(rollout.run_id)]
+    reasons = {body.name: body.detail for body in bodies if isinstance(body, Rewarded) and body.detail}
+    return RolloutBody(write_conversation(rollout.messages), maps, reasons)

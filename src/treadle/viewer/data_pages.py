@@ -27,7 +27,7 @@ from treadle.export.groups import Group
 from treadle.export.whole import write_whole
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
-from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_groups, read_stored
+from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_stored, rebuild
 from treadle.rollout.rollouts_view import RolloutsView, make_rollouts_view
 from treadle.trajectory.tokens.trajectories import Decode
 from treadle.viewer.bundle import HOW_TO_BUILD, encode_bundle, escape_part, is_built, write_bundle
@@ -130,21 +130,24 @@ def make_rollouts_page(
     `on_group` is called with each group that was read. Raises: `ConfigError`; `ExportError`; `JournalError`.
     """
     stored = read_stored(path)
-    decode = decode or find_decode(stored)
+    address = RolloutFolder(path).find_journal(stored, journal)
+    with open_journal(address, must_exist=True) as opened:
 
-    def read() -> Iterator[Group]:
-        for group in read_groups(path, stored, journal):
-            yield group
-            on_group(group.group_id)
+        def read() -> Iterator[Group]:
+            for entry in stored.entries:
+                group = rebuild(stored.config, opened, entry)
+                yield group
+                on_group(group.group_id)
 
-    return make_rollouts_view(
-        read(),
-        name=stored.config.name,
-        folder=str(path),
-        dropped=stored.counts.reasons,
-        held_out=stored.held_out,
-        decode=decode,
-    )
+        return make_rollouts_view(
+            read(),
+            name=stored.config.name,
+            folder=str(path),
+            dropped=stored.counts.reasons,
+            held_out=stored.held_out,
+            decode=decode or find_decode(stored),
+            journal=opened,
+        )
 
 
 def find_decode(stored: Stored) -> Decode | None:

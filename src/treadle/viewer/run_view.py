@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from treadle.context.step_view import view_step
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.token_record import TokenRecord
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER, RunFilter, RunInfo
@@ -34,11 +35,12 @@ def write_run(info: RunInfo) -> dict[str, Json]:
 
 
 def shorten_event(event: e.Event) -> bytes:
-    """Return an event as JSON, without the tokens of answers."""
+    """Return an event as JSON. The tokens of answers are left out; where they have ids, an empty record is left."""
     body = event.body
     slim: e.DurableBody
-    if isinstance(body, e.InferenceCompleted) and body.completion.tokens is not None:
-        slim = replace(body, completion=replace(body.completion, tokens=None))
+    if isinstance(body, e.InferenceCompleted) and (found := body.completion.tokens) is not None:
+        left = None if found.token_ids is None else TokenRecord()
+        slim = replace(body, completion=replace(body.completion, tokens=left))
     elif isinstance(body, e.ContextCompacted) and body.sampled is not None:
         slim = replace(body, sampled=None)
     else:

@@ -131,21 +131,24 @@ class ViewedData:
             raise ConfigError("there are no topics; `treadle view topics.json` shows some")
         return make_topics_view(load_topics(self._paths[0]))
 
-    def rollouts(self, journal: Journal, after: int = 0) -> RolloutsView:
-        """Return the groups that are delivered so far, without the first `after` of them and without tokens."""
+    def rollouts(self, journal: Journal, after: int, limit: int) -> RolloutsView:
+        """Return at most `limit` of the groups that are delivered so far, without the first `after` of them and
+        without tokens."""
         if self._kind is not DataKind.ROLLOUTS:
             raise ConfigError("there are no rollouts; `treadle view FOLDER` shows those in a folder")
         path = self._paths[0]
         stored = read_stored(path)
+        entries = stored.entries[after : after + limit]
         with self._lock:
-            for entry in stored.entries[after:]:
+            for entry in entries:
                 if entry.number not in self._facts:
                     self._facts[entry.number] = find_facts(rebuild(stored.config, journal, entry))
-            groups = [self._facts[entry.number] for entry in stored.entries[after:]]
+            groups = [self._facts[entry.number] for entry in entries]
         return RolloutsView(
             name=stored.config.name,
             folder=str(path),
             groups=groups,
+            delivered=len(stored.entries),
             dropped=dict(stored.counts.reasons),
             held_out=list(stored.held_out),
         )
@@ -160,7 +163,7 @@ class ViewedData:
             if len(self._groups) > _KEPT_GROUPS:
                 self._groups.popitem(last=False)
         found = next((item for item in group.rollouts if item.run_id == run_id), None)
-        return None if found is None else write_rollout(found, self._find_decoders(journal, run_id))
+        return None if found is None else write_rollout(found, self._find_decoders(journal, run_id), journal)
 
     def _load_group(self, journal: Journal, group_id: str) -> Group:
         stored = read_stored(self._paths[0]) if self._kind is DataKind.ROLLOUTS else None
@@ -180,4 +183,4 @@ class ViewedData:
         """Return the runs of the journal with this label `group` as one group, with advantages within it."""
         group = load_group(journal, group_id, {})
         groups = [find_facts(group)] if group.rollouts else []
-        return RolloutsView(name=group_id, folder="", groups=groups, dropped={})
+        return RolloutsView(name=group_id, folder="", groups=groups, delivered=len(groups), dropped={})

@@ -142,7 +142,7 @@ def test_the_report_shows_the_groups(cli: Cli) -> None:
     data = ViewedData([cli.folder / "rollouts"])
     assert data.describe() == {"pages": ["runs", "rollouts"], "start": "#/rollouts"}
     with open_journal(data.journal) as journal:
-        asked = msgspec.json.decode(msgspec.json.encode(data.rollouts(journal)))
+        asked = msgspec.json.decode(msgspec.json.encode(data.rollouts(journal, 0, 100)))
         assert {**asked, "folder": "rollouts"} == answers["/v1/view/rollouts"]
         body = msgspec.json.decode(msgspec.json.encode(data.rollout(journal, "rollout-2", "rollout-2-0")))
         assert body == answers["/v1/view/rollouts/rollout-2/rollout-2-0"]

@@ -47,6 +47,8 @@ export interface Completion {
   weight_version?: string;
   settings?: Record<string, unknown>;
   is_cached?: boolean;
+  /** Given if the engine returned ids of tokens; the page of tokens asks for them. */
+  tokens?: object;
 }
 
 export interface ToolResult {

@@ -5,14 +5,19 @@ import type { Listing, RunInfo } from "../types";
 import type { Piece, RunEvent } from "./events";
 import { RunFold, type Item } from "./run";
 
-const FIRST = 400;
-const CHUNK = 10_000;
+/** How many events are asked for at first: more than any screen shows. Each request after it asks for more. */
+const FIRST = 200;
+const MOST = 10_000;
+const GROWTH = 5;
+const PAINT_SECONDS = 0.3;
 const AGAIN_SECONDS = 3;
 const LOOK_SECONDS = 2;
 const AGAIN_FINISHED_SECONDS = 15;
 
 export const eventsOf = (runId: string): string => `/v1/view/runs/${encodeURIComponent(runId)}/events`;
 const wait = (seconds: number): Promise<void> => new Promise((done) => setTimeout(done, 1000 * seconds));
+/** Wait until the page is painted; a page in the background is not. */
+const painted = (): Promise<void> => Promise.race([new Promise<void>((done) => requestAnimationFrame(() => setTimeout(done))), wait(PAINT_SECONDS)]);
 
 type RunListing = Listing<RunEvent> & { run: RunInfo };
 
@@ -63,9 +68,11 @@ export class FollowedRun {
       this.takeListing(await get<RunListing>(eventsOf(this.runId)));
       return;
     }
-    for (let limit = this.fold.seq ? CHUNK : FIRST; ; limit = CHUNK) {
+    for (let limit = this.fold.seq ? MOST : FIRST; ; limit = Math.min(MOST, GROWTH * limit)) {
       const { length } = await this.loadSome(limit);
       if (length < limit) return;
+      // What comes next takes the processor and the server, which the first paint needs.
+      await painted();
     }
   }
 

@@ -88,6 +88,8 @@ export class RunFold {
   model = "";
   started: RunEvent | null = null;
   stopReason: string | null = null;
+  /** Whether an engine returned the ids of the tokens of an answer. */
+  hasTokens = false;
   /** The event that says why the run, or its last turn, failed. */
   failure: RunEvent | null = null;
   /** What the run does now: `running`, `paused`, `open` or `finished`. */
@@ -109,6 +111,12 @@ export class RunFold {
   private pause: Item | null = null;
   /** Changes of files whose call is not known yet: its result is stored right after them. */
   private pending: RunEvent | null = null;
+
+  /** The label `title`, or the first line that the user wrote. */
+  get title(): string {
+    const first = this.items.find((item) => item.kind === "message" && item.role === "user");
+    return this.labels.get("title") ?? first?.text.trim().split("\n", 1)[0]?.slice(0, 300) ?? "";
+  }
 
   /** Take in events in their order; those that are known already are left out. */
   take(events: readonly RunEvent[]): void {
@@ -179,9 +187,10 @@ export class RunFold {
     item.end = event.at;
   }
 
-  private endSpan(item: Item, at: number): void {
+  /** End what an item does. Events are stored a little before and after the work, whose time was measured. */
+  private endSpan(item: Item, at: number, measured = Infinity): void {
     const last = item.spans.at(-1);
-    if (last && last.to === null) last.to = at;
+    if (last && last.to === null) Object.assign(last, { to: at, from: Math.max(last.from, at - measured) });
   }
 
   /** End what an item does, and begin the next phase of its time. */
@@ -300,8 +309,9 @@ export class RunFold {
     const item = this.inference ?? this.add("inference", event, `Step ${event.step ?? ""}`, 1);
     const completion = event.completion as Completion;
     const message = completion.message;
+    if (completion.tokens) this.hasTokens = true;
     if (item.seqs[0] !== event.seq) this.touch(item, event);
-    this.endSpan(item, event.at);
+    this.endSpan(item, event.at, event.duration_seconds);
     Object.assign(item, {
       completion, text: message.content ?? "", reasoning: message.reasoning ?? "", parts: message.parts ?? [],
       seconds: event.duration_seconds ?? null, firstToken: event.first_token_seconds ?? null,
@@ -366,7 +376,7 @@ export class RunFold {
     const item = this.callOf(result.call_id, result.name, parent);
     if (!item.seqs.length) item.at = event.at;
     this.touch(item, event);
-    this.endSpan(item, event.at);
+    this.endSpan(item, event.at, event.duration_seconds);
     if (this.pending) {
       this.takeSnapshot(this.pending, item);
       this.pending = null;

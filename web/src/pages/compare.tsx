@@ -5,12 +5,14 @@ import { useRun, type FollowedRun } from "../fold/follow";
 import type { Item } from "../fold/run";
 import { many } from "../format";
 import { useKeys } from "../keys";
-import { Status } from "../parts/basics";
+import { useGet } from "../load";
+import { useTitle, Waiting } from "../parts/basics";
 import { Sums } from "../parts/runchip";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
-import { has } from "../source";
+import { has, isLive } from "../source";
+import type { Listing, RunInfo } from "../types";
 import type { PageSpec } from ".";
 
 interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: number }
@@ -54,6 +56,8 @@ export function align(one: readonly Item[], two: readonly Item[]): Pair[] {
 }
 
 const AROUND = 2;
+/** How many of the newest runs are offered to choose from. */
+const OFFERED = 100;
 
 /** Put one line in place of many equal ones. */
 function fold(pairs: Pair[]): Pair[] {
@@ -75,6 +79,7 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
   const fold = run.fold;
   return (
     <div className="side">
+      <div className="cut" title={fold.title}>{fold.title}</div>
       <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a> <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
       <span className="soft row wrap"><span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
     </div>
@@ -82,6 +87,8 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
 }
 
 function Choose({ first }: { first: string }): ReactNode {
+  const newest = useGet<Listing<RunInfo>>(isLive ? `/v1/runs?limit=${OFFERED}` : "/v1/runs");
+  useTitle("Compare");
   const [one, setOne] = useState(first);
   const [two, setTwo] = useState("");
   const open = (event: FormEvent): void => {
@@ -92,8 +99,9 @@ function Choose({ first }: { first: string }): ReactNode {
     <main className="page">
       <form className="form status" onSubmit={open}>
         <h1>Compare two runs</h1>
-        <input aria-label="Id of the first run" placeholder="Id of the first run" value={one} onChange={(event) => setOne(event.target.value)} />
-        <input aria-label="Id of the second run" placeholder="Id of the second run" value={two} onChange={(event) => setTwo(event.target.value)} />
+        <input list="newest" aria-label="Id of the first run" placeholder="Id of the first run" value={one} onChange={(event) => setOne(event.target.value)} />
+        <input list="newest" aria-label="Id of the second run" placeholder="Id of the second run" value={two} onChange={(event) => setTwo(event.target.value)} />
+        <datalist id="newest">{newest.data?.data.map((run) => <option key={run.id} value={run.id}>{run.title}</option>)}</datalist>
         <button className="main" disabled={!one.trim() || !two.trim()}>Compare</button>
       </form>
     </main>
@@ -123,6 +131,9 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
       return;
     }
   };
+  const open = (item: Item | null | undefined): void => {
+    if (item) go(to(["run", item.runId], { at: item.seqs[0] }));
+  };
   useEffect(() => {
     if (first < 0) return;
     setPicked(first);
@@ -133,18 +144,20 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     { key: "N", about: "Difference before", run: () => jump(-1) },
     { key: "j", about: "", run: () => box.current?.scrollBy(0, 120) },
     { key: "k", about: "", run: () => box.current?.scrollBy(0, -120) },
+    { key: "h", about: "Open the first run here", run: () => open(pairs[picked]?.one) },
+    { key: "l", about: "Open the second run here", run: () => open(pairs[picked]?.two) },
     { key: "a", about: "Show or fold what is equal", run: () => setIsWhole(!isWhole) },
   ]);
   const error = one?.error ?? two?.error;
-  if (error) return <main className="page"><Status error={error} /></main>;
-  if (!one || !two || !isReady) return <main className="page"><Status /></main>;
+  useTitle(isReady ? `${one?.fold.title} | ${two?.fold.title}` : null);
+  if (error || !one || !two || !isReady) return <Waiting title="Two runs compared" error={error ?? null} />;
   const at = first < 0 ? null : pairs[first]?.one ?? pairs[first]?.two;
   const differ = all.filter((pair) => !pair.isEqual).length;
   return (
     <main className="page">
       <h1 className="hidden">Two runs compared</h1>
       <div className="bar">
-        <span>{at ? <>The first difference is in step <b>{at.step}</b>, at “{at.title}”; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
+        <span>{at ? <>The first difference is in step <b>{at.step}</b>{at.kind === "inference" ? "" : `, at “${at.title}”`}; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
         <span className="grow" />
         <button onClick={() => jump(-1)} disabled={first < 0}>Difference before</button>
         <button onClick={() => jump(1)} disabled={first < 0}>Next difference</button>
@@ -159,7 +172,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
               <div key={line.index} data-index={line.index} ref={virtual.measure} className={`place pair ${pair.isEqual ? "equal" : "differs"}`} style={{ transform: `translateY(${line.start}px)` }}>
                 {pair.hidden ? <button className="plain soft" onClick={() => setIsWhole(true)}>{many(pair.hidden, "equal part")}</button>
                   : [pair.one, pair.two].map((item, side) => (
-                    <div key={side}>{item && <Line item={item} version={item.version} isPicked={line.index === picked} isDriven={(side ? two : one).isDriven} onPick={(found) => go(to(["run", found.runId], { at: found.seqs[0] }))} />}</div>
+                    <div key={side}>{item && <Line item={item} version={item.version} isPicked={line.index === picked} isDriven={(side ? two : one).isDriven} onPick={open} />}</div>
                   ))}
               </div>
             );
@@ -170,4 +183,4 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   );
 }
 
-export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", Page: Compare, isOffered: () => has("/v1/runs") };
+export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", hasOwnTitle: true, Page: Compare, isOffered: () => has("/v1/runs") };

@@ -1,7 +1,7 @@
 /** A dataset: topics, tools and their order, lengths, kinds, quality, time and cost. */
 import { useMemo, type ReactNode } from "react";
 import { Bars, barsOf, Facts, Figure, Figures, Histogram, Lines, Matrix, Section, share } from "../parts/charts";
-import { Status } from "../parts/basics";
+import { Status, useTitle, Waiting } from "../parts/basics";
 import { Treemap, type Leaf } from "../parts/treemap";
 import { SPREADS, type DatasetStats, type DatasetView, type SpreadName } from "../datatypes";
 import { clock, compact, count, seconds, usd } from "../format";
@@ -28,6 +28,7 @@ export function DatasetBar({ view, number, tab }: { view: DatasetView; number: s
     { key: "o", about: "Overview of the dataset", run: () => go(to(["dataset", number])) },
     { key: "r", about: "Rows of the dataset", run: () => go(to(["rows", number])) },
   ]);
+  useTitle(`${view.name}: ${tab}`);
   return (
     <div className="bar">
       <h1 className="cut" title={view.folder}>{view.name}</h1>
@@ -49,7 +50,7 @@ function Dataset(): ReactNode {
   const place = usePlace();
   const number = place.path[1] ?? "0";
   const { data: view, error } = useGet<DatasetView>(datasetAddress(number));
-  if (error || !view) return <main className="page"><Status error={error}>Reading the rows …</Status></main>;
+  if (error || !view) return <Waiting title="A dataset" error={error}>Reading the rows …</Waiting>;
   const isEmpty = !view.stats.rows && !view.stats.rejected;
   if (isEmpty) return <main className="page"><DatasetBar view={view} number={number} tab="dataset" /><Status>The dataset has no rows.</Status></main>;
   return (
@@ -213,4 +214,4 @@ function Times({ view }: { view: DatasetView }): ReactNode {
   );
 }
 
-export const datasetPage: PageSpec = { name: "dataset", title: "Dataset", key: "d", Page: Dataset, isOffered: () => isShown("dataset") };
+export const datasetPage: PageSpec = { name: "dataset", title: "Dataset", key: "d", hasOwnTitle: true, Page: Dataset, isOffered: () => isShown("dataset") };

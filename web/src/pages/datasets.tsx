@@ -159,4 +159,4 @@ function Datasets(): ReactNode {
   );
 }
 
-export const datasetsPage: PageSpec = { name: "datasets", title: "Comparison", key: "c", Page: Datasets, isOffered: () => isShown("datasets") };
+export const datasetsPage: PageSpec = { name: "datasets", title: "Comparison", key: "b", Page: Datasets, isOffered: () => isShown("datasets") };

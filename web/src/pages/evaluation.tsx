@@ -1,13 +1,13 @@
 /** How well models do tasks: scores with intervals, differences, cost, the grid of tasks by models, and failures. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
-import { Status } from "../parts/basics";
-import { Block, Facts, Figure, Figures, FirstOf, number, Section, share, tone } from "../parts/charts";
-import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult, Sample } from "../datatypes";
-import { eventsOf } from "../fold/follow";
-import { count, many } from "../format";
+import { useTitle, Waiting } from "../parts/basics";
+import { Block, Facts, Figure, Figures, number, Section, share } from "../parts/charts";
+import { orderOf, RunLink, TaskGrid, type GridColumn } from "../parts/taskgrid";
+import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult } from "../datatypes";
+import { count, usd } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
-import { get, has, isLive } from "../source";
+import { get, isLive } from "../source";
 import { isShown } from "../shown";
 import type { PageSpec } from ".";
 
@@ -15,9 +15,18 @@ const RELOAD_SECONDS = 5;
 const ADDRESS = "/v1/view/evaluation";
 const MOST_RUNS = 12;
 const fixed = (value: number | null): string => value?.toFixed(3) ?? "–";
-const dollars = (value: number | null): string => (value === null ? "unknown" : `$${value.toFixed(4)}`);
+const dollars = (value: number | null): string => (value === null ? "unknown" : usd(value));
 const signed = (value: number | null): string => value === null ? "–" : `${value < 0 ? "−" : "+"}${fixed(Math.abs(value))}`;
 const written = (item: MeanEstimate | null | undefined): string => (item ? `${fixed(item.mean)} [${fixed(item.low)}, ${fixed(item.high)}]` : "–");
+
+/** A mean with its interval below it. */
+function Estimate({ item }: { item: MeanEstimate | null | undefined }): ReactNode {
+  return item ? <span className="estimate">{fixed(item.mean)}<span className="soft">[{fixed(item.low)}, {fixed(item.high)}]</span></span> : "–";
+}
+
+/** Return one column of the grid of tasks for each model. */
+const columnsOf = (found: Evaluation, hasRuns: boolean, prefix = ""): GridColumn[] =>
+  found.models.map((item) => ({ name: `${prefix}${item.model}`, samples: found.samples.filter((sample) => sample.spec.model === item.model), hasRuns }));
 
 /** Return the evaluation, and look again from time to time while samples may be made. */
 function useEvaluation(): { view: EvaluationView | null; error: Error | null } {
@@ -37,11 +46,14 @@ function useEvaluation(): { view: EvaluationView | null; error: Error | null } {
 
 function EvaluationPage(): ReactNode {
   const { view, error } = useEvaluation();
-  if (!view) return <main className="page"><Status error={error}>Reading the samples …</Status></main>;
+  useTitle(view && `${[...new Set(view.evaluations.map((item) => item.name))].join(" and ")}: evaluation`);
+  if (!view) return <Waiting title="Evaluation" error={error}>Reading the samples …</Waiting>;
   const isCompared = view.evaluations.length > 1;
   // Two evaluations that nobody named have the same name.
   const hasNames = new Set(view.evaluations.map((item) => item.name)).size === view.evaluations.length;
   const nameOf = (item: Evaluation): string => (hasNames ? item.name : item.path);
+  const isPaired = (column: GridColumn): boolean => view.pairs.some((pair) => pair.one === column.name || pair.other === column.name);
+  const both = view.evaluations.flatMap((item, index) => columnsOf(item, index === 0, `${nameOf(item)}: `)).filter(isPaired);
   return (
     <main className="page">
       <div className="bar">
@@ -52,7 +64,8 @@ function EvaluationPage(): ReactNode {
         {isCompared && (
           <Section id="compared" title="Two evaluations" lead="The second minus the first, over the tasks that both have.">
             {view.remarks?.map((text) => <p className="remark" key={text}>{text.slice(0, 1).toUpperCase() + text.slice(1)}.</p>)}
-            <Pairs pairs={view.pairs} />
+            <Pairs pairs={view.pairs} grid="both" />
+            {view.pairs[0] && <TaskGrid id="both" title="Tasks of both" columns={both} pairs={view.pairs} first={orderOf(view.pairs[0])} />}
           </Section>
         )}
         {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={index === 0} prefix={isCompared ? `${nameOf(item)}: ` : ""} />)}
@@ -63,8 +76,11 @@ function EvaluationPage(): ReactNode {
 
 function One({ found, hasRuns, prefix }: { found: Evaluation; hasRuns: boolean; prefix: string }): ReactNode {
   const lost = Object.entries(found.failed);
+  const columns = useMemo(() => columnsOf(found, hasRuns), [found, hasRuns]);
+  const grid = `${prefix}grid`;
   return (
     <>
+      {!hasRuns && <p className="remark">Its runs are in a journal of their own. To open them: treadle view {found.path}</p>}
       <Figures>
         <Figure label="models" value={count(found.models.length)} />
         <Figure label="tasks" value={count(new Set(found.samples.map((item) => item.spec.task)).size)} />
@@ -74,12 +90,12 @@ function One({ found, hasRuns, prefix }: { found: Evaluation; hasRuns: boolean; 
       <Section id={`${prefix}scores`} title={`${prefix}Scores`} lead="Means with intervals of 95 %. Tasks are the clusters: samples of one task are alike.">
         <Intervals title="Score" rows={found.models.map((item) => [item.model, item.score] as const)} />
         <Models models={found.models} prefix={prefix} />
-        <Pairs pairs={found.pairs} prefix={prefix} />
+        <Pairs pairs={found.pairs} prefix={prefix} grid={grid} />
         <CostScore models={found.models} />
       </Section>
-      <Section id={`${prefix}tasks`} title={`${prefix}Tasks by models`} lead="The mean score of each family and task. A number is the mean over epochs; it opens the worst run.">
+      <Section id={`${prefix}tasks`} title={`${prefix}Tasks by models`} lead="The mean score of each task and family. A number is the mean over epochs; it opens the worst run.">
+        <TaskGrid id={grid} title={`${prefix}Tasks`} columns={columns} pairs={found.pairs} />
         <Families found={found} prefix={prefix} />
-        <Grid found={found} hasRuns={hasRuns} prefix={prefix} />
       </Section>
       <Section id={`${prefix}failures`} title={`${prefix}Failures`} lead="Samples that are not solved, by the kind of their failure.">
         <Failures kinds={found.failures} models={found.models.map((item) => item.model)} hasRuns={hasRuns} prefix={prefix} />
@@ -124,21 +140,26 @@ function Models({ models, prefix }: { models: ModelResult[]; prefix: string }): 
   const named = scorers.length > 1 ? scorers : [];
   const checked = models.some((item) => item.bootstrap) ? ["score by bootstrap"] : [];
   const rows = models.map((item) => [
-    item.model, count(item.samples), ...checked.map(() => written(item.bootstrap)), written(item.pass_at["1"]),
-    ...(most > 1 ? [written(item.pass_at[most]), written(item.pass_all[most])] : []),
-    ...named.map((name) => written(item.scorers[name])),
+    item.model, count(item.samples),
+    ...[...checked.map(() => item.bootstrap), item.pass_at["1"], ...(most > 1 ? [item.pass_at[most], item.pass_all[most]] : []), ...named.map((name) => item.scorers[name])]
+      .map((estimate) => <Estimate item={estimate} />),
     ...(item.samples ? [item.steps.toFixed(1), count(Math.round(item.tokens)), dollars(item.cost_usd), item.seconds.toFixed(2)] : ["–", "–", "–", "–"]),
   ]);
   const heads = ["model", "samples", ...checked, "solved", ...chances, ...named, "steps", "tokens", "cost", "seconds"];
   return <Facts isWide title={`${prefix}Models`} heads={heads} rows={rows} numbers={[1, ...[4, 3, 2, 1].map((back) => heads.length - back)]} />;
 }
 
-function Pairs({ pairs, prefix = "" }: { pairs: ModelPair[]; prefix?: string }): ReactNode {
-  const rows = pairs.map(({ one, other, difference: found }) => [
-    `${one} − ${other}`, `${signed(found.mean)} [${signed(found.low)}, ${signed(found.high)}]`, found.p_value.toPrecision(2),
-    count(found.tasks), found.p_value < 0.05 ? "yes" : "no", found.needed_tasks === null ? "–" : count(found.needed_tasks),
-  ]);
-  return <Facts isWide title={`${prefix}Differences on the same tasks`} heads={["models", "difference", "p", "tasks", "shown", "tasks that would show it"]} rows={rows} numbers={[1, 2, 3, 5]} />;
+/** The differences of models, each with a way to the tasks in which the two differ most: those of the grid with an id. */
+function Pairs({ pairs, prefix = "", grid }: { pairs: ModelPair[]; prefix?: string; grid: string }): ReactNode {
+  const rows = pairs.map((pair) => {
+    const found = pair.difference;
+    return [
+      <a href={to(["evaluation"], { order: orderOf(pair) })} onClick={() => document.getElementById(grid)?.scrollIntoView()} title="the tasks in which they differ most">{orderOf(pair)}</a>,
+      `${signed(found.mean)} [${signed(found.low)}, ${signed(found.high)}]`, found.p_value.toPrecision(2),
+      count(found.tasks), found.p_value < 0.05 ? "they differ" : "no difference shown", found.needed_tasks === null ? "–" : count(found.needed_tasks),
+    ];
+  });
+  return <Facts isWide title={`${prefix}Differences on the same tasks`} heads={["models", "difference", "p", "tasks", "verdict", "tasks that would show it"]} rows={rows} numbers={[1, 2, 3, 5]} />;
 }
 
 function CostScore({ models }: { models: ModelResult[] }): ReactNode {
@@ -148,8 +169,11 @@ function CostScore({ models }: { models: ModelResult[] }): ReactNode {
   const most = Math.max(...known.map(costOf), 0);
   if (known.length < 2 || !most) return null;
   const unit = hasCost ? "US dollars per sample" : "tokens per sample";
-  const xOf = (item: ModelResult): number => 40 + (540 * costOf(item)) / most;
-  const y = (value: number): number => 200 - 190 * value;
+  // One unit is about a pixel, so that the names have the size of other texts.
+  const width = window.innerWidth < 700 ? 340 : 600;
+  const least = Math.floor(10 * Math.min(0.9, ...known.map((item) => item.score?.low ?? item.score?.mean ?? 0))) / 10;
+  const xOf = (item: ModelResult): number => 40 + ((width - 60) * costOf(item)) / most;
+  const y = (value: number): number => 200 - (190 * (value - least)) / (1 - least);
   // A name stands beside its point, and moves only as far as it takes to be clear of the names before it.
   const labels: number[] = [];
   for (const item of known) {
@@ -160,17 +184,17 @@ function CostScore({ models }: { models: ModelResult[] }): ReactNode {
   }
   return (
     <Block title="Score against cost" about={`upwards the score, to the right ${unit}`} isWide>
-      <svg className="scatter" viewBox="0 0 600 220" role="img" aria-label={known.map((item) => `${item.model}: ${fixed(item.score?.mean ?? 0)} for ${number(costOf(item))} ${unit}`).join("; ")}>
-        <path className="rail" d="M40 10V200H590" />
-        <text x="4" y="16">1</text><text x="4" y="204">0</text>
-        <text x="590" y="216" textAnchor="end">{hasCost ? dollars(most) : count(Math.round(most))}</text>
+      <svg className="scatter" viewBox={`0 0 ${width} 220`} style={{ maxWidth: width }} role="img" aria-label={known.map((item) => `${item.model}: ${fixed(item.score?.mean ?? 0)} for ${number(costOf(item))} ${unit}`).join("; ")}>
+        <path className="rail" d={`M40 10V200H${width - 10}`} />
+        <text x="4" y="16">1</text><text x="4" y="204">{number(least)}</text>
+        <text x={width - 10} y="216" textAnchor="end">{hasCost ? dollars(most) : count(Math.round(most))}</text>
         {known.map((item, index) => {
           const x = xOf(item);
           const score = item.score as MeanEstimate;
-          const isRight = x > 400;
+          const isRight = x > 0.6 * width;
           return (
             <g key={item.model}>
-              <path className="reach" d={`M${x} ${y(score.low ?? 0)}V${y(score.high ?? 1)}`} />
+              <path className="reach" d={`M${x} ${y(score.low ?? least)}V${y(score.high ?? 1)}`} />
               <circle cx={x} cy={y(score.mean)} r="4" />
               <text x={isRight ? x - 8 : x + 8} y={labels[index]} textAnchor={isRight ? "end" : "start"}>{item.model}</text>
             </g>
@@ -187,56 +211,6 @@ function Families({ found, prefix }: { found: Evaluation; prefix: string }): Rea
   return <Facts title={`${prefix}Families`} heads={["family", ...names]} rows={rows} numbers={names.map((_, index) => index + 1)} />;
 }
 
-/** A link to a run, if this page has it. */
-function RunLink({ run, hasRuns, children }: { run: string; hasRuns: boolean; children: ReactNode }): ReactNode {
-  const isThere = hasRuns && (isLive || has(eventsOf(run)));
-  return isThere ? <a href={to(["run", run])}>{children}</a> : <span title="this file does not have the run">{children}</span>;
-}
-
-function Grid({ found, hasRuns, prefix }: { found: Evaluation; hasRuns: boolean; prefix: string }): ReactNode {
-  const names = found.models.map((item) => item.model);
-  const tasks = useMemo(() => {
-    const made = new Map<string, Map<string, Sample[]>>();
-    for (const sample of found.samples) {
-      const of = made.get(sample.spec.task) ?? new Map<string, Sample[]>();
-      made.set(sample.spec.task, of.set(sample.spec.model, [...(of.get(sample.spec.model) ?? []), sample]));
-    }
-    return [...made];
-  }, [found]);
-  return (
-    <Block title={`${prefix}Tasks`} isWide>
-      <FirstOf items={tasks} most={60} show={(listed) => (
-        <div className="scroll" tabIndex={0} role="region" aria-label={`${prefix}each task`}>
-          <table className="matrix">
-            <thead><tr><td />{names.map((name) => <th key={name} scope="col"><span>{name}</span></th>)}</tr></thead>
-            <tbody>
-              {listed.map(([task, of]) => (
-                <tr key={task}>
-                  <th scope="row" title={task}>{task}</th>
-                  {names.map((name) => <Cell key={name} samples={of.get(name) ?? []} hasRuns={hasRuns} />)}
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )} />
-    </Block>
-  );
-}
-
-function Cell({ samples, hasRuns }: { samples: Sample[]; hasRuns: boolean }): ReactNode {
-  const graded = samples.filter((item) => item.details.score !== null);
-  const worst = graded.reduce<Sample | null>((low, item) => (low && (low.details.score ?? 0) <= (item.details.score ?? 0) ? low : item), null);
-  if (!worst) return <td className="none" />;
-  const mean = graded.reduce((sum, item) => sum + (item.details.score ?? 0), 0) / graded.length;
-  const about = `${many(graded.length, "sample")}, ${worst.details.kind ?? "all solved"}`;
-  return (
-    <td className={mean > 0.6 ? "strong" : ""} style={{ background: tone(mean) }} title={about}>
-      <RunLink run={worst.run_id} hasRuns={hasRuns}>{String(Math.round(100 * mean) / 100).replace(/^0\./, ".")}</RunLink>
-    </td>
-  );
-}
-
 function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; models: string[]; hasRuns: boolean; prefix: string }): ReactNode {
   if (!kinds.length) return <p className="remark">No graded sample failed.</p>;
   const rows = kinds.map((kind) => [
@@ -247,4 +221,4 @@ function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; mo
   return <Facts title={`${prefix}Kinds`} heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} />;
 }
 
-export const evaluationPage: PageSpec = { name: "evaluation", title: "Evaluation", key: "v", Page: EvaluationPage, isOffered: () => isShown("evaluation") };
+export const evaluationPage: PageSpec = { name: "evaluation", title: "Evaluation", key: "v", hasOwnTitle: true, Page: EvaluationPage, isOffered: () => isShown("evaluation") };

@@ -1,7 +1,7 @@
 /** The rollouts of a group side by side: rewards, advantages, and messages in lines, with the first difference. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { deviationOf, meanOf, number } from "../parts/charts";
-import { Chip, Status } from "../parts/basics";
+import { Chip, Status, useTitle, Waiting } from "../parts/basics";
 import { firstDifference, SideLines, sidesOf } from "../parts/conversation";
 import type { GroupFacts, RolloutBody, RolloutFacts } from "../datatypes";
 import { count } from "../format";
@@ -50,18 +50,30 @@ function withAdvantages(group: GroupFacts, method: string): GroupFacts {
   return { ...group, rollouts: group.rollouts.map((item) => ({ ...item, advantage: item.reward === null ? null : compute(item.reward, all) })) };
 }
 
+/** The orders of rollouts side by side, besides that of the plan. */
+const ORDERS: Record<string, (sorted: RolloutFacts[]) => RolloutFacts[]> = {
+  "the best first": (sorted) => sorted,
+  "the best and the worst": (sorted) => (sorted.length > 1 ? [sorted[0] as RolloutFacts, sorted.at(-1) as RolloutFacts] : sorted),
+};
+
+function inOrder(rollouts: RolloutFacts[], order: string): RolloutFacts[] {
+  const graded = rollouts.filter((item) => item.reward !== null).sort((one, two) => (two.reward ?? 0) - (one.reward ?? 0));
+  return ORDERS[order]?.(graded) ?? rollouts;
+}
+
 function Group(): ReactNode {
   const place = usePlace();
   const { view, error } = useRollouts(place.path[1]);
   const at = view?.groups.findIndex((item) => item.group_id === place.path[1]) ?? -1;
   const method = place.query.get("advantages") ?? "";
+  const order = place.query.get("order") ?? "";
   const found = view?.groups[at];
   const group = useMemo(() => found && withAdvantages(found, method), [found, method]);
   const bodies = useBodies(group);
   const opened = group?.rollouts.find((item) => item.run_id === place.query.get("run"));
   const step = (by: number): void => {
     const next = view?.groups[at + by];
-    if (next) go(to(["group", next.group_id]));
+    if (next) go(to(["group", next.group_id], { advantages: method, order }));
   };
   const sideways = (by: number): void => {
     if (!group) return;
@@ -76,7 +88,8 @@ function Group(): ReactNode {
     { key: "q", about: "Close the tokens", run: () => change({ run: "", branch: "", at: "" }) },
     { key: "u", about: "All groups", run: () => go(to(["groups"])) },
   ]);
-  if (!view || !group) return <main className="page"><h1 className="hidden">A group</h1><Status error={view ? null : error}>{view ? "No finished run is in this group." : "Reading the groups …"}</Status></main>;
+  useTitle(group ? `${count(group.number)} · ${group.task || group.group_id}` : null);
+  if (!view || !group) return <Waiting title="A group" error={view ? null : error}>{view && view.groups.length >= view.delivered ? "No finished run is in this group." : "Reading the groups …"}</Waiting>;
   const rewards = group.rollouts.map((item) => item.reward).filter((value) => value !== null);
   return (
     <main className="page">
@@ -91,18 +104,26 @@ function Group(): ReactNode {
           <option value="">advantages as delivered</option>
           {Object.keys(METHODS).map((name) => <option key={name}>{name}</option>)}
         </select>
+        {!opened && rewards.length > 1 && (
+          <select aria-label="Order of the rollouts" value={order} onChange={(event) => change({ order: event.target.value })}>
+            <option value="">all, as planned</option>
+            {Object.keys(ORDERS).map((name) => <option key={name}>{name}</option>)}
+          </select>
+        )}
         <span className="grow" />
         <button disabled={at <= 0} onClick={() => step(-1)} title="Group before (P)">‹</button>
         <button disabled={at + 1 >= view.groups.length} onClick={() => step(1)} title="Next group (N)">›</button>
       </div>
-      {opened ? <OpenedRollout rollout={opened} body={bodies[opened.run_id]} /> : <SideBySide group={group} bodies={bodies} />}
+      {opened ? <OpenedRollout rollout={opened} body={bodies[opened.run_id]} /> : <SideBySide key={`${group.group_id} ${order}`} rollouts={inOrder(group.rollouts, order)} bodies={bodies} />}
     </main>
   );
 }
 
 /** The facts of a rollout, with a way to its tokens if it has some. */
-function RolloutHead({ rollout, body }: { rollout: RolloutFacts; body: RolloutBody | null | undefined }): ReactNode {
-  const others = Object.entries(rollout.rewards).filter(([, value]) => value !== rollout.reward || Object.keys(rollout.rewards).length > 1);
+function RolloutHead({ rollout, body, isOpened = false }: { rollout: RolloutFacts; body: RolloutBody | null | undefined; isOpened?: boolean }): ReactNode {
+  const reasons = Object.keys(body?.reasons ?? {});
+  // A single reward that nobody explains says nothing more than the sum.
+  const parts = Object.entries(rollout.rewards).filter(([name, value], _, all) => value !== rollout.reward || all.length > 1 || reasons.includes(name));
   return (
     <>
       <div className="row wrap">
@@ -110,20 +131,19 @@ function RolloutHead({ rollout, body }: { rollout: RolloutFacts; body: RolloutBo
         {rollout.advantage !== null && <span className={rollout.advantage > 0 ? "good" : rollout.advantage < 0 ? "bad" : "soft"}>advantage {rollout.advantage > 0 ? "+" : ""}{rollout.advantage.toFixed(3)}</span>}
         {rollout.is_trained === false && <Chip tone="warn">not trained on</Chip>}
       </div>
-      {others.length > 0 && <div className="soft">{others.map(([name, value]) => `${name} ${number(value)}`).join(" · ")}</div>}
+      {parts.map(([name, value]) => <div key={name} className="soft said">{name} {number(value)}{body?.reasons[name] && `: ${body.reasons[name]}`}</div>)}
       <div className="soft">{rollout.stop_reason} · {count(rollout.steps)} steps · {count(rollout.output_tokens)} output tokens</div>
       <div className="row wrap">
         {isLive ? <a href={to(["run", rollout.run_id])} className="mono cut">{rollout.run_id}</a> : <span className="mono cut soft">{rollout.run_id}</span>}
-        {body?.branches.length ? <button onClick={() => change({ run: rollout.run_id })}>Tokens</button> : null}
+        {!isOpened && body?.branches.length ? <button onClick={() => change({ run: rollout.run_id })}>Tokens</button> : null}
       </div>
     </>
   );
 }
 
-function SideBySide({ group, bodies }: { group: GroupFacts; bodies: Record<string, RolloutBody | null> }): ReactNode {
+function SideBySide({ rollouts, bodies }: { rollouts: RolloutFacts[]; bodies: Record<string, RolloutBody | null> }): ReactNode {
   const [hidden, setHidden] = useState<string[]>([]);
-  useEffect(() => setHidden([]), [group.group_id]);
-  const shown = group.rollouts.filter((item) => !hidden.includes(item.run_id));
+  const shown = rollouts.filter((item) => !hidden.includes(item.run_id));
   const conversations = shown.map((item) => bodies[item.run_id]?.messages ?? []);
   const isLoaded = shown.every((item) => bodies[item.run_id] !== undefined);
   const differs = firstDifference(shown.filter((item) => bodies[item.run_id]).map((item) => bodies[item.run_id]?.messages ?? []));
@@ -154,11 +174,11 @@ function OpenedRollout({ rollout, body }: { rollout: RolloutFacts; body: Rollout
     <>
       <div className="branchhead row wrap">
         <button onClick={() => change({ run: "", branch: "", at: "" })} title="Back to the group (q)">‹ Side by side</button>
-        <RolloutHead rollout={rollout} body={null} />
+        <RolloutHead rollout={rollout} body={body} isOpened />
       </div>
       <Branches branches={body.branches} run={rollout.run_id} />
     </>
   );
 }
 
-export const groupPage: PageSpec = { name: "group", title: "", key: "", Page: Group, isOffered: () => false };
+export const groupPage: PageSpec = { name: "group", title: "", key: "", hasOwnTitle: true, Page: Group, isOffered: () => false };

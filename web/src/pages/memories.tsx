@@ -14,7 +14,8 @@ const STORES: Record<string, string> = { identity: "who it is", self_facts: "fac
 function Memories(): ReactNode {
   const { path, query } = usePlace();
   const owners = useGet<{ data: { persona: string; user: string }[] }>("/v1/view/memories");
-  const [persona, user] = [path[1], path[2]];
+  const first = owners.data?.data[0];
+  const [persona, user] = path[2] ? [path[1], path[2]] : [first?.persona, first?.user];
   const chosen = persona && user ? `/v1/view/memories/entries?${new URLSearchParams({ persona, user })}` : null;
   const { data, error } = useGet<{ data: Entry[] }>(chosen);
   const text = (query.get("text") ?? "").toLowerCase();
@@ -24,8 +25,7 @@ function Memories(): ReactNode {
     <main className="page">
       <h1 className="hidden">Memories</h1>
       <div className="bar">
-        <select aria-label="Persona and user" value={persona && user ? to(["memories", persona, user]) : ""} onChange={(event) => go(event.target.value || "#/memories")}>
-          <option value="">Whose memories?</option>
+        <select aria-label="Persona and user" value={persona && user ? to(["memories", persona, user]) : ""} onChange={(event) => go(event.target.value)}>
           {owners.data?.data.map((owner) => {
             const address = to(["memories", owner.persona, owner.user]);
             return <option key={address} value={address}>{owner.persona} about {owner.user}</option>;
@@ -41,7 +41,7 @@ function Memories(): ReactNode {
       </div>
       {owners.error ? <Status error={owners.error} /> : error ? <Status error={error} />
         : !owners.data ? <Status /> : !owners.data.data.length ? <Status>This journal has no memories.</Status>
-        : !chosen ? <Status>Choose a persona and a user.</Status> : !data ? <Status /> : (
+        : !data ? <Status /> : !shown.length ? <Status>No memory matches.</Status> : (
           <div className="page scrolls memories" tabIndex={0} role="region" aria-label="memories">
             {shown.slice(0, 1000).map((entry) => (
               <article key={entry.entry_id}>

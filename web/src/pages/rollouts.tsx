@@ -1,12 +1,11 @@
 /** Groups of rollouts with their rewards: how rewards went, how long rollouts are, and why branches begin. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
-import { Bars, barsOf, Block, deviationOf, Facts, Figure, Figures, Histogram, Lines, meanOf, number, Section, share, spreadOf, tone, type Series } from "../parts/charts";
-import { Status } from "../parts/basics";
+import { Bars, barsOf, Block, deviationOf, Facts, Figure, Figures, Histogram, Lines, meanOf, number, onTone, Section, share, spreadOf, tone, type Series } from "../parts/charts";
+import { Status, useTitle, Waiting } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
 import type { Counts, Drift, GroupFacts, HeldOutScore, RolloutFacts, RolloutsView } from "../datatypes";
-import { count } from "../format";
+import { count, many } from "../format";
 import { useKeys } from "../keys";
-import { useGet } from "../load";
 import { change, go, to, usePlace } from "../router";
 import { get, isLive } from "../source";
 import { isShown } from "../shown";
@@ -16,25 +15,43 @@ import { DriftText } from "./tokens";
 const WINDOW_SHARE = 20;
 const MAX_POINTS = 2000;
 const RELOAD_SECONDS = 5;
+const ADDRESS = "/v1/view/rollouts";
+/** How many groups are read at first, and then at once: their runs are read from the journal. */
+const FIRST_READ = 12;
+const MOST_READ = 60;
 const known = (group: GroupFacts): number[] => group.rollouts.map((item) => item.reward).filter((value) => value !== null);
 
-/** Return the rollouts, and look again from time to time while others may be made. A journal has groups only. */
+/** The rollouts as far as they were read, which stay while pages change. */
+let kept: RolloutsView | null = null;
+
+/** Return the rollouts as far as they are read, and look again while others may be made. A journal has groups only. */
 export function useRollouts(group = ""): { view: RolloutsView | null; error: Error | null } {
   const hasAll = isShown("rollouts");
-  const { data, error } = useGet<RolloutsView>(hasAll ? "/v1/view/rollouts" : `/v1/view/groups/${encodeURIComponent(group)}`);
-  const [more, setMore] = useState<RolloutsView | null>(null);
-  const view = useMemo(() => (data && more ? { ...more, groups: [...data.groups, ...more.groups] } : data), [data, more]);
-  const known = data?.groups.length ?? 0;
+  const grows = isLive && hasAll;
+  const [view, setView] = useState(grows ? kept : null);
+  const [error, setError] = useState<Error | null>(null);
   useEffect(() => {
-    if (!isLive || !hasAll || !data) return;
-    const look = async (): Promise<void> => {
-      if (document.visibilityState !== "visible") return;
-      const found = await get<RolloutsView>(`/v1/view/rollouts?after=${known}`);
-      setMore((before) => (before && before.groups.length === found.groups.length ? before : found));
+    const stop = new AbortController();
+    const read = async (limit: number): Promise<boolean> => {
+      if (!grows) {
+        setView(await get<RolloutsView>(hasAll ? ADDRESS : `/v1/view/groups/${encodeURIComponent(group)}`, stop.signal));
+        return true;
+      }
+      const before = kept?.groups ?? [];
+      const found = await get<RolloutsView>(`${ADDRESS}?after=${before.length}&limit=${limit}`, stop.signal);
+      if (!kept || found.groups.length || found.held_out.length !== kept.held_out.length) setView(kept = { ...found, groups: [...before, ...found.groups] });
+      return kept.groups.length >= found.delivered;
     };
-    const timer = setInterval(() => void look().catch(() => undefined), 1000 * RELOAD_SECONDS);
-    return () => clearInterval(timer);
-  }, [hasAll, data, known]);
+    const follow = async (): Promise<void> => {
+      for (let limit = kept ? MOST_READ : FIRST_READ; !stop.signal.aborted; limit = MOST_READ) {
+        const isRead = document.visibilityState !== "visible" || await read(limit);
+        if (!grows) return;
+        if (isRead) await new Promise((done) => setTimeout(done, 1000 * RELOAD_SECONDS));
+      }
+    };
+    follow().catch((reason: Error) => !stop.signal.aborted && setError(reason));
+    return () => stop.abort();
+  }, [grows, hasAll, group]);
   return { view, error };
 }
 
@@ -50,14 +67,15 @@ export function RolloutsBar({ view, tab }: { view: RolloutsView; tab: "rollouts"
         <a href={to(["rollouts"])} aria-current={tab === "rollouts" ? "page" : undefined}>Overview</a>
         <a href={to(["groups"])} aria-current={tab === "groups" ? "page" : undefined}>Groups</a>
       </nav>
-      <span className="soft cut grow">Rollouts of {count(new Set(view.groups.map((group) => group.task)).size)} tasks.</span>
+      <span className="soft cut grow">{view.groups.length < view.delivered ? `${count(view.groups.length)} of ${count(view.delivered)} groups are read …` : `Rollouts of ${many(new Set(view.groups.map((group) => group.task)).size, "task")}.`}</span>
     </div>
   );
 }
 
 function Rollouts(): ReactNode {
   const { view, error } = useRollouts();
-  if (!view) return <main className="page"><Status error={error}>Reading the groups …</Status></main>;
+  useTitle(view && `${view.name}: rollouts`);
+  if (!view) return <Waiting title="Rollouts" error={error}>Reading the groups …</Waiting>;
   const all = view.groups.flatMap((group) => group.rollouts);
   return (
     <main className="page">
@@ -117,15 +135,17 @@ function Rewards({ groups, all }: { groups: GroupFacts[]; all: RolloutFacts[] })
   const every = Math.max(1, Math.floor(means.length / MAX_POINTS));
   const line = smooth(means, size, every);
   const around = smooth(graded.map(deviationOf), size, every);
+  // No reward is outside of these, so the band is not drawn there.
+  const [least, most] = graded.reduce<[number, number]>(([low, high], rewards) => [Math.min(low, ...rewards), Math.max(high, ...rewards)], [Infinity, -Infinity]);
   const series: Series[] = [
-    { name: "deviation", values: line.map((mean, index) => mean - (around[index] ?? 0)), upper: line.map((mean, index) => mean + (around[index] ?? 0)), kind: "band" },
-    { name: "one group", values: means.filter((_, index) => index % every === 0), kind: "dots" },
+    { name: "deviation", values: line.map((mean, index) => Math.max(least, mean - (around[index] ?? 0))), upper: line.map((mean, index) => Math.min(most, mean + (around[index] ?? 0))), kind: "band" },
+    ...(size > 1 ? [{ name: "one group", values: means.filter((_, index) => index % every === 0), kind: "dots" } satisfies Series] : []),
     { name: size > 1 ? `mean of ${count(size)} groups` : "mean of each group", values: line },
   ];
   return (
     <Section id="rewards" title="Rewards" lead="The mean reward of each group, in the order of delivery. The band is the deviation within a group.">
       {means.length > 1 && (
-        <Lines title="Reward" about={`from ${line[0]?.toFixed(3)} to ${line.at(-1)?.toFixed(3)}`} series={series} ends={["first group", `group ${count(means.length)}`]}
+        <Lines title="Reward" about={`first ${line[0]?.toFixed(3)}, last ${line.at(-1)?.toFixed(3)}`} series={series} ends={["first group", `group ${count(means.length)}`]}
           point={(index) => `group ${count(index * every + 1)}`} high={1} isWide />
       )}
       <Facts title="Rewards by name" heads={["reward", "mean", "deviation", "least", "most"]} rows={rows} numbers={[1, 2, 3, 4]} />
@@ -191,7 +211,7 @@ function Tools({ all }: { all: RolloutFacts[] }): ReactNode {
 }
 
 const policyOf = (isOfPolicy: boolean | null | undefined): string =>
-  isOfPolicy === true ? "of the policy, as it samples" : isOfPolicy === false ? "of another distribution than the one sampled from" : "not known of which distribution";
+  isOfPolicy === true ? "of the policy, as it samples" : isOfPolicy === false ? "of another distribution than the one sampled from" : "of a distribution that is not known";
 
 function Branches({ all }: { all: RolloutFacts[] }): ReactNode {
   const branches = all.flatMap((item) => item.branches.map((branch) => ({ run: item.run_id, branch })));
@@ -221,7 +241,7 @@ export function Cells({ group, picked }: { group: GroupFacts; picked?: string })
     <span className={`cells ${group.has_variance ? "" : "flat"}`} title={group.has_variance ? "" : "all rewards are equal"}>
       {group.rollouts.map(({ run_id: run, reward }) => (
         <span
-          key={run} data-run={run} title={`${run}: ${reward ?? "no reward"}`} className={`${reward === null ? "none" : reward > 0.6 ? "strong" : ""} ${run === picked ? "picked" : ""}`}
+          key={run} data-run={run} title={`${run}: ${reward ?? "no reward"}`} className={`${reward === null ? "none" : onTone(reward)} ${run === picked ? "picked" : ""}`}
           style={reward === null ? {} : { background: tone(reward) }}
         >{reward === null ? "" : String(Math.round(100 * reward) / 100).replace(/^0\./, ".")}</span>
       ))}
@@ -234,14 +254,21 @@ const spreadText = (group: GroupFacts): string => {
   return rewards.length ? `${meanOf(rewards).toFixed(2)} ± ${deviationOf(rewards).toFixed(2)}` : "–";
 };
 
+/** What the groups can be sorted by. */
+const ORDERS: Record<string, (group: GroupFacts) => number> = {
+  number: (group) => group.number,
+  mean: (group) => meanOf(known(group)),
+  tokens: (group) => meanOf(group.rollouts.map((item) => item.output_tokens)),
+};
+
 const COLUMNS: Column<GroupFacts>[] = [
-  { name: "No.", width: "56px", isNumber: true, cell: (group) => count(group.number) },
+  { name: "No.", width: "56px", order: "number", isNumber: true, cell: (group) => count(group.number) },
   { name: "Task", width: "minmax(120px, 2fr)", cell: (group) => <span title={group.task}>{group.task || group.group_id}</span> },
   { name: "Rewards of the rollouts", width: "minmax(180px, 3fr)", cell: (group) => <Cells group={group} /> },
-  { name: "Mean", width: "104px", isNumber: true, cell: spreadText },
-  { name: "Output tokens", width: "96px", isNumber: true, cell: (group) => count(Math.round(meanOf(group.rollouts.map((item) => item.output_tokens)))) },
-  { name: "Weights", width: "minmax(56px, 1fr)", cell: (group) => <span className="soft">{group.weight_version}</span> },
+  { name: "Mean", width: "104px", order: "mean", isNumber: true, cell: spreadText },
+  { name: "Output tokens", width: "112px", order: "tokens", isNumber: true, cell: (group) => count(Math.round(ORDERS.tokens?.(group) ?? 0)) },
 ];
+const WEIGHTS: Column<GroupFacts> = { name: "Weights", width: "minmax(56px, 1fr)", cell: (group) => <span className="soft">{group.weight_version}</span> };
 
 const SHOWN: Record<string, (group: GroupFacts) => boolean> = {
   "with variance": (group) => group.has_variance,
@@ -257,35 +284,41 @@ function Groups(): ReactNode {
   const { view, error } = useRollouts();
   const words = place.query.get("words") ?? "";
   const which = place.query.get("which") ?? "";
+  const order = place.query.get("order") ?? "";
   const listed = useMemo(() => {
     const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
     const test = SHOWN[which] ?? (() => true);
-    return (view?.groups ?? []).filter((group) => {
+    const by = ORDERS[order.replace("-", "")];
+    const sign = order.startsWith("-") ? -1 : 1;
+    const sorted = by ? [...view?.groups ?? []].sort((one, two) => sign * (by(one) - by(two))) : view?.groups ?? [];
+    return sorted.filter((group) => {
       if (!test(group)) return false;
       if (!wanted.length) return true;
       const text = [group.task, group.group_id, ...group.rollouts.flatMap((item) => [item.run_id, item.stop_reason, ...Object.keys(item.calls)])].join("\n").toLowerCase();
       return wanted.every((word) => text.includes(word));
     });
-  }, [view, words, which]);
-  useKeys([{ key: "x", about: "Clear the search and the filter", run: () => change({ words: "", which: "" }) }]);
-  if (!view) return <main className="page"><Status error={error} /></main>;
+  }, [view, words, which, order]);
+  useKeys([{ key: "x", about: "Clear the search, the filter and the order", run: () => change({ words: "", which: "", order: "" }) }]);
+  useTitle(view && `${view.name}: groups`);
+  if (!view) return <Waiting title="Groups" error={error}>Reading the groups …</Waiting>;
+  const columns = view.groups.some((group) => group.weight_version) ? [...COLUMNS, WEIGHTS] : COLUMNS;
   return (
     <main className="page">
       <RolloutsBar view={view} tab="groups" />
       <div className="bar" role="search">
         <input type="search" aria-label="Search groups" placeholder="Search: task, run, tool, stop reason" value={words} onChange={(event) => change({ words: event.target.value })} />
-        <select aria-label="all groups" value={which} onChange={(event) => change({ which: event.target.value })}>
+        <select aria-label="Which groups" value={which} onChange={(event) => change({ which: event.target.value })}>
           <option value="">all groups</option>
           {Object.keys(SHOWN).map((name) => <option key={name}>{name}</option>)}
         </select>
         <span className="grow" />
         <span className="soft num" aria-live="polite">{listed.length === view.groups.length ? `all ${count(listed.length)} groups` : `${count(listed.length)} of ${count(view.groups.length)} groups`}</span>
       </div>
-      {listed.length ? <Table label="groups" items={listed} columns={COLUMNS} idOf={(group) => group.group_id} addressOf={(group) => to(["group", group.group_id])} />
+      {listed.length ? <Table label="groups" items={listed} columns={columns} idOf={(group) => group.group_id} addressOf={(group) => to(["group", group.group_id])} order={order} onOrder={(chosen) => change({ order: chosen })} />
         : <Status>{view.groups.length ? "No group matches." : "No group was delivered yet."}</Status>}
     </main>
   );
 }
 
-export const rolloutsPage: PageSpec = { name: "rollouts", title: "Rollouts", key: "o", Page: Rollouts, isOffered: () => isShown("rollouts") };
-export const groupsPage: PageSpec = { name: "groups", title: "", key: "", Page: Groups, isOffered: () => false };
+export const rolloutsPage: PageSpec = { name: "rollouts", title: "Rollouts", key: "o", hasOwnTitle: true, Page: Rollouts, isOffered: () => isShown("rollouts") };
+export const groupsPage: PageSpec = { name: "groups", title: "", key: "", hasOwnTitle: true, Page: Groups, isOffered: () => false };

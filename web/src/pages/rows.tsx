@@ -1,7 +1,7 @@
 /** The rows of a dataset and its rejected samples: found by their texts, with why filters kept or rejected them. */
 import { useDeferredValue, useEffect, useMemo, useState, type ReactNode } from "react";
 import { Conversation } from "../parts/conversation";
-import { Chip, copy, Status } from "../parts/basics";
+import { Chip, copy, Status, Waiting } from "../parts/basics";
 import { CHOICES, useRow, useRows, type Choice, type Chosen } from "../parts/rows";
 import { Table, type Column } from "../parts/table";
 import type { DatasetView, RowHead } from "../datatypes";
@@ -52,7 +52,7 @@ function Search({ words, onChange }: { words: string; onChange: (words: string) 
     const timer = setTimeout(() => onChange(text), 200);
     return () => clearTimeout(timer);
   }, [text, words, onChange]);
-  return <input id="search" type="search" aria-label="Search all rows" placeholder="Search all rows: ids, messages, calls, reasons" value={text} onChange={(event) => setText(event.target.value)} />;
+  return <input id="search" type="search" aria-label="Search all rows" placeholder="Search all rows" title="Their ids, messages, calls and reasons" value={text} onChange={(event) => setText(event.target.value)} />;
 }
 
 const setWords = (words: string): void => change({ words, row: "" });
@@ -75,7 +75,7 @@ function Rows(): ReactNode {
     { key: "x", about: "Clear the search and the filters", run: () => change(Object.fromEntries(["words", "row", ...CHOICES].map((name) => [name, ""]))) },
     { key: "q", about: "Close the row", run: () => change({ row: "" }) },
   ]);
-  if (error || !view || !values) return <main className="page"><Status error={error} /></main>;
+  if (error || !view || !values) return <Waiting title="Rows" error={error} />;
   const query = Object.fromEntries(place.query);
   return (
     <main className="page">
@@ -141,4 +141,4 @@ function Opened({ view, address, head }: { view: DatasetView; address: string; h
   );
 }
 
-export const rowsPage: PageSpec = { name: "rows", title: "", key: "", Page: Rows, isOffered: () => false };
+export const rowsPage: PageSpec = { name: "rows", title: "", key: "", hasOwnTitle: true, Page: Rows, isOffered: () => false };

@@ -1,11 +1,11 @@
 /** One run: its tree, its transcript and what is known about each part of it, as it happens. */
-import { useEffect, useState, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
-import type { Item, RunFold } from "../fold/run";
+import type { Item } from "../fold/run";
 import { clock, many, oneLine, seconds } from "../format";
 import { useKeys } from "../keys";
 import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
-import { Chip, copy, Status, useTitle } from "../parts/basics";
+import { Chip, copy, useTitle, Waiting } from "../parts/basics";
 import { EventList } from "../parts/eventlist";
 import { Family } from "../parts/family";
 import { Files } from "../parts/files";
@@ -29,12 +29,6 @@ function stateOf({ fold, isDriven }: FollowedRun): ReturnType<typeof describeRun
   });
 }
 
-function titleOf(fold: RunFold): string {
-  const named = fold.labels.get("title");
-  const first = fold.items.find((item) => item.kind === "message" && item.role === "user");
-  return named ?? first?.text.trim().split("\n", 1)[0]?.slice(0, 300) ?? "";
-}
-
 type Asked = "note" | "fork" | null;
 
 /** The reasons of pauses after which a run goes on by what is said to it, and needs no button. */
@@ -44,7 +38,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
   const { fold } = run;
   const started = fold.started;
   const [text, tone, moves] = stateOf(run);
-  const title = titleOf(fold) || run.runId;
+  const title = fold.title || run.runId;
   useTitle(["", "good"].includes(tone) ? title : `${text}: ${title}`);
   const first = fold.events[0]?.at ?? 0;
   return (
@@ -72,7 +66,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         <span title="start">{first ? clock(first) : ""}</span>
         {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
         {started?.caller && <a href={to(["run", started.caller.run_id])}>called by {started.caller.run_id.slice(0, 8)}</a>}
-        {has(tokensOf(run.runId)) && <a href={to(["tokens", run.runId])}>tokens</a>}
+        {fold.hasTokens && has(tokensOf(run.runId)) && <a href={to(["tokens", run.runId])}>tokens</a>}
         {isLive && <a href={to(["export", run.runId])}>export</a>}
         <a href={to(["compare", run.runId])}>compare</a>
         {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}
@@ -112,15 +106,20 @@ function Run(): ReactNode {
     if (child) setOpened(new Set(opened.has(child) ? [...opened].filter((one) => one !== child) : [...opened, child]));
   };
   const at = Number(place.query.get("at") ?? 0);
+  const pickedAt = useRef(0);
   useEffect(() => {
-    if (!at || !run?.isLoaded) return;
+    // Several items may begin with one event: what was picked here stays picked.
+    if (!at || !run?.isLoaded || at === pickedAt.current) return;
+    pickedAt.current = 0;
     const found = items.findLastIndex((item) => item.runId === runId && (item.seqs[0] ?? Infinity) <= at);
     if (found >= 0) setPicked(found);
   }, [at, run?.isLoaded, run]);
   const pick = (index: number): void => {
     setPicked(index);
     const item = items[index];
-    if (item?.runId === runId && item.seqs[0]) change({ at: item.seqs[0] });
+    if (item?.runId !== runId || !item.seqs[0]) return;
+    pickedAt.current = item.seqs[0];
+    change({ at: item.seqs[0] });
   };
   const move = (by: number, test?: (item: Item) => boolean): void => pick(near(items, picked, by, test));
   useKeys([
@@ -148,8 +147,7 @@ function Run(): ReactNode {
     ] : []),
     { key: "y", about: "Copy the run’s id", run: () => void copy(runId) },
   ]);
-  if (!run || (!run.fold.events.length && !run.error)) return <main className="page"><Status /></main>;
-  if (run.error && !run.fold.events.length) return <main className="page"><Status error={run.error} /></main>;
+  if (!run?.fold.events.length) return <Waiting title="A run" error={run?.error ?? null} />;
   // Until a line is picked, the inspector shows what the run began with.
   const inspected = items[picked] ?? items[0] ?? null;
   const isDriven = (item: Item): boolean => children.get(item.runId)?.isDriven ?? run.isDriven;
@@ -168,7 +166,7 @@ function Run(): ReactNode {
       </div>
       {isLive && <Reply runId={runId} fold={run.fold} />}
       {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}
-      {asked === "fork" && <ForkDialog runId={runId} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
+      {asked === "fork" && <ForkDialog runId={runId} events={run.fold.events} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
     </main>
   );
 }

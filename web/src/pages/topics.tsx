@@ -1,7 +1,7 @@
 /** Topics: a map of the leaves, and an outline of all. */
 import { useMemo, useRef, useState, type ReactNode } from "react";
 import { Figure, Figures, tone } from "../parts/charts";
-import { Chip, Status } from "../parts/basics";
+import { Chip, Waiting } from "../parts/basics";
 import { Treemap, type Leaf } from "../parts/treemap";
 import type { TopicLine, TopicsView } from "../datatypes";
 import { count } from "../format";
@@ -91,7 +91,7 @@ function Topics(): ReactNode {
   const [words, setWords] = useState("");
   const items = useMemo(() => (view ? fold(view.lines) : []), [view]);
   useKeys([{ key: "x", about: "Clear the search", run: () => setWords("") }]);
-  if (error || !view) return <main className="page"><Status error={error} /></main>;
+  if (error || !view) return <Waiting title="Topics" error={error} />;
   const root = items[0];
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   const found = wanted.length ? items.filter((item) => { const text = item.path.join(" ").toLowerCase(); return wanted.every((word) => text.includes(word)); }) : items;

@@ -1,6 +1,8 @@
 /** What a person can do with a run: talk to it, answer, decide, stop, go on, fork, label and note. */
 import { useState, type FormEvent, type ReactNode } from "react";
+import type { RunEvent } from "../fold/events";
 import type { Item, RunFold } from "../fold/run";
+import { pretty } from "../format";
 import { post } from "../source";
 import { go, to } from "../router";
 import type { RunInfo } from "../types";
@@ -45,8 +47,9 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
   const [reason, setReason] = useState("");
   // The text goes to the server as it was written, since JavaScript would change long numbers.
   const [changed, setChanged] = useState<string | null>(null);
+  const laidOut = pretty(item.arguments);
   const say = (isApproved: boolean): void => {
-    const more = isApproved ? { arguments: changed === item.arguments ? null : changed } : { reason: reason || null };
+    const more = isApproved ? { arguments: changed === laidOut ? null : changed } : { reason: reason || null };
     void attempt(mail(runId, { type: "decide", call_id: item.callId, is_approved: isApproved, ...more }));
   };
   return (
@@ -54,9 +57,9 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
       <b className="warn">It wants to call {item.title}:</b>
       {changed === null
         ? <code className="whole" tabIndex={0} role="region" aria-label="Arguments of the call">{item.arguments}</code>
-        : <textarea aria-label="Arguments of the call, as JSON" className="grow mono" rows={1} value={changed} onChange={(event) => setChanged(event.target.value)} />}
+        : <textarea aria-label="Arguments of the call, as JSON" className="grow mono" autoFocus value={changed} onChange={(event) => setChanged(event.target.value)} />}
       <button className="main" type="button" onClick={() => say(true)} data-focus="reply">Approve</button>
-      <button type="button" title={changed === null ? "Change the arguments before the call is made; the model is told" : undefined} onClick={() => setChanged(changed === null ? item.arguments : null)}>{changed === null ? "Change" : "Keep"}</button>
+      <button type="button" title={changed === null ? "Change the arguments before the call is made; the model is told" : "Back to the arguments of the model"} onClick={() => setChanged(changed === null ? laidOut : null)}>{changed === null ? "Change" : "Undo"}</button>
       <span className="row grow">
         <input aria-label="Reason for a refusal" placeholder="Reason for a refusal" value={reason} onChange={(event) => setReason(event.target.value)} />
         <button>Refuse</button>
@@ -154,16 +157,17 @@ export function NoteDialog({ runId, onClose }: { runId: string; onClose: () => v
     <FormDialog title="Label and note" action="Save" isReady={Boolean(name.trim() || (remark.trim() && !value))} work={work} onClose={onClose}>
       <div className="row">
         <input className="grow" aria-label="Name of the label" placeholder="Name of a label" value={name} onChange={(event) => setName(event.target.value)} />
-        <input className="grow" aria-label="Value of the label" placeholder="Value; empty removes it" value={value} onChange={(event) => setValue(event.target.value)} />
+        <input className="grow" aria-label="Value of the label" placeholder="Value" title="Without a value, the label is removed" value={value} onChange={(event) => setValue(event.target.value)} />
       </div>
       <textarea aria-label="Note" placeholder="A note for people who read the run" value={remark} onChange={(event) => setRemark(event.target.value)} />
     </FormDialog>
   );
 }
 
-export function ForkDialog({ runId, seq, onClose }: { runId: string; seq: number; onClose: () => void }): ReactNode {
+export function ForkDialog({ runId, events, seq, onClose }: { runId: string; events: readonly RunEvent[]; seq: number; onClose: () => void }): ReactNode {
   const [at, setAt] = useState(String(seq));
   const [text, setText] = useState("");
+  const last = events[Number(at) - 1];
   const work = async (): Promise<boolean> => {
     const body = { at: Number(at), ...(text.trim() ? { input: text } : {}) };
     return attempt(post<RunInfo>(runAddress(runId, "fork"), body).then((run) => go(to(["run", run.id]))));
@@ -172,7 +176,8 @@ export function ForkDialog({ runId, seq, onClose }: { runId: string; seq: number
     <FormDialog title="Fork this run" action="Fork" isReady={at !== ""} work={work} onClose={onClose}>
       <p className="soft">The new run begins with a copy of the events up to this one, and goes on from there.</p>
       <label htmlFor="fork-at">Last event that is copied</label>
-      <input id="fork-at" inputMode="numeric" pattern="0*[1-9][0-9]*" title="The number of an event, from 1 on" value={at} onChange={(event) => setAt(event.target.value)} />
+      <input id="fork-at" aria-describedby="fork-last" inputMode="numeric" pattern="0*[1-9][0-9]*" title="The number of an event, from 1 on" value={at} onChange={(event) => setAt(event.target.value)} />
+      {last && <p className="soft" id="fork-last">{[last.type.replaceAll("_", " "), last.name, last.step && `step ${last.step}`].filter(Boolean).join(", ")}</p>}
       <label htmlFor="fork-text">Message of the next turn, if the turn is over there</label>
       <textarea id="fork-text" value={text} onChange={(event) => setText(event.target.value)} />
     </FormDialog>

@@ -38,6 +38,11 @@ export function Status({ error, children }: { error?: Error | null; children?: R
   );
 }
 
+/** A page whose data comes, or does not come. */
+export function Waiting({ title, error, children }: { title: string; error?: Error | null; children?: ReactNode }): ReactNode {
+  return <main className="page"><h1 className="hidden">{title}</h1><Status error={error ?? null}>{children}</Status></main>;
+}
+
 /** A dialog, which Escape, its button and a click beside it close. The focus then goes back to where it was. */
 export function Dialog({ title, onClose, children }: { title: string; onClose: () => void; children: ReactNode }): ReactNode {
   const box = useRef<HTMLDialogElement>(null);

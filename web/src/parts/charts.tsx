@@ -4,8 +4,18 @@ import { compact, count, many } from "../format";
 import type { Counts } from "../datatypes";
 import "../data.css";
 
-/** Return a colour between that of an empty place and the accent. */
-export const tone = (share: number): string => `color-mix(in oklab, var(--accent) ${Math.round(100 * Math.min(1, Math.max(0, share)))}%, var(--faint))`;
+/** Shares above this have so much of the accent that the text on them has the other colour. */
+const STRONG = 0.6;
+
+/** Return a colour between that of an empty place and the accent, without those in the middle, on which no text is readable. */
+export function tone(share: number): string {
+  const part = Math.min(1, Math.max(0, share));
+  const mixed = part > STRONG ? 85 + (15 * (part - STRONG)) / (1 - STRONG) : 80 * part;
+  return `color-mix(in oklab, var(--accent) ${Math.round(mixed)}%, var(--faint))`;
+}
+
+/** Return the class of a text on the tone of a share. */
+export const onTone = (share: number): string => (share > STRONG ? "strong" : "");
 export const share = (part: number, whole: number): string => (whole ? `${((100 * part) / whole).toFixed(1)}%` : "–");
 export const number = (value: number): string => value.toLocaleString("en", { maximumFractionDigits: 3 });
 
@@ -286,7 +296,7 @@ export function Matrix({ title, lead, rows, columns, counts }: { title: string; 
                     const value = counts[line]?.[index] ?? 0;
                     const part = total ? value / total : 0;
                     return (
-                      <td key={column} className={part > 0.6 ? "strong" : ""} style={value ? { background: tone(0.1 + 0.9 * part) } : {}} title={`${count(value)} times ${column} after ${name}, of ${count(total)}`}>
+                      <td key={column} className={value ? onTone(0.1 + 0.9 * part) : ""} style={value ? { background: tone(0.1 + 0.9 * part) } : {}} title={`${count(value)} times ${column} after ${name}, of ${count(total)}`}>
                         {value ? (part < 0.005 ? "<1%" : `${Math.round(100 * part)}%`) : ""}
                       </td>
                     );

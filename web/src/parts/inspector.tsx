@@ -125,6 +125,9 @@ export function Inspector({ item, fold, runId, actions, onClose }: { item: Item 
   const close = <button className="close" onClick={onClose} aria-label="Hide the inspector" title="Hide the inspector (i)">✕</button>;
   if (!item) return <aside className="inspector" aria-label="inspector"><div className="tabs empty"><span className="grow" />{close}</div><Status>Pick a line to see what is known about it.</Status></aside>;
   const events = item.seqs.flatMap((seq) => fold.events[seq - 1] ?? []);
+  const agent = factsOfAgent(events);
+  // The notes of a start name the tools again.
+  const facts = factsOf(item).filter(([name]) => name !== "Notes" || !agent.length);
   const canPrompt = item.kind === "inference" || item.kind === "call";
   const shown = tab === "prompt" && !canPrompt ? "facts" : tab;
   return (
@@ -142,7 +145,7 @@ export function Inspector({ item, fold, runId, actions, onClose }: { item: Item 
           <>
             <h2>{item.title}</h2>
             {actions}
-            <Facts facts={[...factsOf(item), ...factsOfAgent(events)]} />
+            <Facts facts={[...facts, ...agent]} />
             {item.kind === "call" && <><h3>Arguments</h3><Text text={pretty(item.arguments)} most={4_000} /></>}
             {item.result && <><h3>Result</h3><Text text={pretty(item.result.content)} most={4_000} /></>}
             {item.result?.structured !== undefined && <><h3>Structured</h3><Text text={JSON.stringify(item.result.structured, null, 2)} most={4_000} /></>}

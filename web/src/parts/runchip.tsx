@@ -4,6 +4,7 @@ import type { FollowedRun } from "../fold/follow";
 import { count, usd } from "../format";
 import type { RunInfo } from "../types";
 import { Chip, type Tone } from "./basics";
+import { number } from "./charts";
 
 const WAITS: Record<string, string> = { question: "asks", approval: "approval", result: "waits for results", cancelled: "cancelled", set_aside: "set aside" };
 
@@ -33,6 +34,7 @@ export function Sums({ run: { info } }: { run: FollowedRun }): ReactNode {
     <>
       <span title={`with its sub-agents; ${count(info.cached_input_tokens)} of the input tokens were cached`}>{count(info.input_tokens)} → {count(info.output_tokens)} tokens</span>
       <span title="with its sub-agents">{usd(info.cost_usd)}</span>
+      {info.reward !== null && <span>reward {number(info.reward)}</span>}
     </>
   );
 }

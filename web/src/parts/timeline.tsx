@@ -21,7 +21,18 @@ export function Timeline({ items, version, picked, onPick }: { items: readonly I
   useEffect(() => {
     virtual.scrollTo(rows.indexOf(picked));
   }, [picked]);
-  useKeys([{ key: "w", about: "Squeeze or show the waits of the timeline", run: () => setSqueezes(!squeezes) }]);
+  const move = (by: number): void => {
+    const next = rows.findIndex((index) => index >= picked);
+    const place = by < 0 ? (next < 0 ? rows.length : next) - 1 : rows[next] === picked ? next + 1 : next;
+    if (rows[place] !== undefined) onPick(rows[place]);
+  };
+  useKeys([
+    { key: "j", about: "Next line of the timeline", run: () => move(1) },
+    { key: "ArrowDown", about: "", run: () => move(1) },
+    { key: "k", about: "Line before", run: () => move(-1) },
+    { key: "ArrowUp", about: "", run: () => move(-1) },
+    { key: "w", about: "Squeeze or show the waits of the timeline", run: () => setSqueezes(!squeezes) },
+  ]);
   const percent = (share: number): string => `${(100 * share).toFixed(3)}%`;
   return (
     <div className="timeline">
@@ -50,7 +61,7 @@ export function Timeline({ items, version, picked, onPick }: { items: readonly I
                     return <i key={number} className={`span ${span.phase}`} style={{ left: percent(left), width: percent(right - left) }} title={`${span.phase}: ${seconds(lengthOf(span, now))}`} />;
                   })}
                 </span>
-                <span className="num soft">{item.spans.length ? seconds(item.spans.reduce((sum, span) => sum + lengthOf(span, now), 0)) : item.seconds === null ? "" : seconds(item.seconds)}</span>
+                <span className="num soft">{item.seconds !== null ? seconds(item.seconds) : item.spans.length ? seconds(item.spans.reduce((sum, span) => sum + lengthOf(span, now), 0)) : ""}</span>
               </div>
             );
           })}

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { count } from "../format";
 import { go } from "../router";
-import { tone } from "./charts";
+import { onTone, tone } from "./charts";
 
 export interface Leaf {
   path: string[];
@@ -131,7 +131,7 @@ function draw(items: Leaf[], unit: string, above: string[], width: number, heigh
       const path = [...above, ...item.path];
       shown.push(
         <button
-          key={`${index} ${place}`} className={part > 0.6 ? "strong" : item.value ? "" : "missing"} title={about} aria-label={about} data-topic={path.join(" › ")}
+          key={`${index} ${place}`} className={item.value ? onTone(part) : "missing"} title={about} aria-label={about} data-topic={path.join(" › ")}
           onClick={() => addressOf && go(addressOf(path))}
           style={{ left, top: up, width: w, height: h, background: tone(part) }}
         >{text}</button>,

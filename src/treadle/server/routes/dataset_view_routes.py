@@ -100,9 +100,15 @@ async def get_evaluation(data: TheData) -> Response:
 
 
 @router.get("/rollouts")
-async def get_rollouts(data: TheData, host: TheHost, after: Annotated[int, Query(ge=0)] = 0) -> Response:
-    """Return the groups that are delivered so far, in the order of delivery, without the first `after` of them."""
-    return await _answer(data.rollouts, host.journal, after)
+async def get_rollouts(
+    data: TheData,
+    host: TheHost,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> Response:
+    """Return at most `limit` of the groups that are delivered so far, in the order of delivery, without the first
+    `after` of them."""
+    return await _answer(data.rollouts, host.journal, after, limit)
 
 
 @router.get("/rollouts/{group_id}/{run_id}")

@@ -1,0 +1,141 @@
+"""What the page of a run and its neighbours say about tokens, times, tools, forks, comparisons and memories."""
+
+from asyncio import to_thread
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.browser.chromium import Chromium
+from tests.server.test_responses import config, journal, serving
+from tests.viewer.conftest import ServedJournal
+from tests.viewer.sample_runs import answer
+from tests.viewer.test_pages import press, show, text_of, wait, write
+
+from treadle import Agent, ScriptedModel
+from treadle.core.token_record import TokenRecord
+from treadle.journal.protocol import Journal
+from treadle.knowledge.memory import Draft, Store, open_memory
+
+__all__ = ["config", "journal"]
+TIMES = (
+    "Object.fromEntries([...document.querySelectorAll('%s')].map(one => "
+    "[one.querySelector('b').innerText, one.querySelector('%s')?.innerText]))"
+)
+"""The times in a list of parts, by the names of the parts."""
+
+
+@pytest.fixture
+async def live(config: Path, journal: Journal) -> AsyncIterator[str]:
+    async with serving(config, journal) as url:
+        yield f"{url}/view#/"
+
+
+async def test_only_a_run_with_token_ids_leads_to_its_tokens(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    record = TokenRecord.of(prompt=[1, 2, 3], output=[4, 5], logprobs=[-0.1, -0.2])
+    models = {
+        "ids": replace(answer("It is so."), tokens=record),
+        "texts": replace(answer("It is so."), tokens=TokenRecord.of(logprobs=[-0.1], tokens=("It",))),
+        "none": answer("It is so."),
+    }
+    links = "[...document.querySelectorAll('.facts-line a')].map(one => one.innerText)"
+    for name, said in models.items():
+        await Agent(ScriptedModel([said]), journal=journal).run("Is it so?", run_id=name)
+        await to_thread(show, browser, f"{live}run/{name}", ".run[data-loaded=true] .facts-line a")
+        assert ("tokens" in await to_thread(browser.evaluate, links)) == (name == "ids")
+    await to_thread(show, browser, f"{live}tokens/ids", ".tokenline .sampled")
+
+
+def test_the_tools_of_a_run_are_named_once(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['approving']}"), ".inspector dl")
+    assert (
+        text_of(browser, ".inspector .inside").count("send_mail") == 2
+    )  # the tool, and the rule of its approval
+
+
+def test_the_timeline_has_the_times_of_the_transcript(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}"), ".run[data-loaded=true] .block.call")
+    said = browser.evaluate(TIMES % (".block.inference, .block.call", ".head > .soft:last-child"))
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=timeline"), ".lane")
+    drawn = browser.evaluate(TIMES % (".lane:not(.turn)", ".num"))
+    assert {"fail", "helper", "Step 1"} <= drawn.keys() & said.keys()
+    assert drawn == said
+
+
+def test_a_fork_says_which_event_it_copies_last(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}"), ".run[data-loaded=true] .block.call")
+    press(browser, "f")
+    wait(browser, "document.querySelector('#fork-last').innerText === 'run finished'")
+    browser.evaluate("document.querySelector('#fork-at').select()")
+    write(browser, "#fork-at", "5")
+    wait(browser, "document.querySelector('#fork-last').innerText === 'tool started, write_file, step 1'")
+    press(browser, "Escape")
+
+
+def test_runs_to_compare_are_chosen_by_their_titles(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("compare"), "datalist option")
+    titles = browser.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('datalist option')].map(one => [one.value, one.text]))"
+    )
+    assert titles[served.runs["tidy"]] == "Tidy the notes, and say what is old."
+    show(browser, served.address(f"compare/{served.runs['tidy']}/{served.runs['talk']}"), ".pair")
+    assert "Tidy the notes" in text_of(browser, ".side:first-child")
+    assert "what do we do tomorrow?" in text_of(browser, ".side:last-child")
+
+
+async def test_the_memories_of_the_first_owner_are_shown_at_once(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    for user in ("anna", "kim"):
+        memory = open_memory(journal, persona="vera", user=user)
+        await memory.write(Draft(store=Store.SELF_FACTS, text=f"{user} lives in Hamar."))
+    await to_thread(show, browser, f"{live}memories", ".memories article")
+    assert (await to_thread(text_of, browser, ".memories")).startswith("anna lives in Hamar.")
+    choose = (
+        "{ const box = document.querySelector('[aria-label=\"Persona and user\"]'); "
+        "box.value = [...box.options].find(one => one.text === 'vera about kim').value; "
+        "box.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
+    await to_thread(browser.evaluate, choose)
+    await to_thread(wait, browser, "document.querySelector('.memories').innerText.startsWith('kim lives')")
+
+
+def test_events_and_the_timeline_are_walked_by_keys(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=events"), ".eventline")
+    for seq in (1, 2, 3):
+        press(browser, "j")
+        wait(browser, f"document.querySelector('.eventline.picked').innerText.startsWith('{seq}')")
+    press(browser, "G")
+    wait(browser, "document.querySelector('.eventline.picked').innerText.includes('run_finished')")
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=timeline"), ".lane")
+    for name in ("Turn 1", "Step 1", "write_file"):
+        press(browser, "j")
+        wait(browser, f"document.querySelector('.lane.picked b').innerText === '{name}'")
+    press(browser, "k")
+    wait(browser, "document.querySelector('.lane.picked b').innerText === 'Step 1'")
+
+
+def test_a_difference_is_opened_in_both_runs_by_keys(browser: Chromium, served: ServedJournal) -> None:
+    place = f"compare/{served.runs['tidy']}/{served.runs['fork']}"
+    for key, name in (("h", "tidy"), ("l", "fork")):
+        show(browser, served.address(place), ".pair.differs .picked")
+        press(browser, key)
+        wait(browser, f"location.hash.startsWith('#/run/{served.runs[name]}?at=')")
+        wait(browser, "document.querySelector('.block.picked').innerText.startsWith('Step 2')")
+
+
+def test_the_arguments_to_change_are_laid_out_and_have_the_focus(
+    browser: Chromium, served: ServedJournal
+) -> None:
+    show(browser, served.address(f"run/{served.runs['approving']}"), ".ask")
+    press(browser, "r")
+    wait(browser, "document.activeElement.innerText === 'Approve'")
+    browser.evaluate("document.activeElement.nextElementSibling.click()")
+    wait(browser, "document.activeElement.tagName === 'TEXTAREA'")
+    assert browser.evaluate("document.activeElement.value.split('\\n').length") == 4
+    browser.evaluate(
+        "[...document.querySelectorAll('.ask button')].find(one => one.innerText === 'Undo').click()"
+    )
+    wait(browser, "document.querySelector('.ask code')")
