@@ -12,8 +12,15 @@ from treadle.core.types import Json, ToolSpec
 from treadle.knowledge.files.file_search import SearchResults
 
 
-class Echo(Struct, kw_only=True):
-    """The fields of a response that repeat its request."""
+REPEATED = (
+    *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "reasoning"),
+    *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
+)
+"""The fields of a request that its response repeats as they are."""
+
+
+class Echo(Struct, kw_only=True, omit_defaults=True):
+    """The fields of a response that repeat its request. One is stored with each response, so it is kept small."""
 
     model: str
     created_at: float
@@ -31,7 +38,7 @@ class Echo(Struct, kw_only=True):
     conversation: str | None = None
     """The id of the conversation; `None`: the one of the run."""
     rest: dict[str, Json] = field(default_factory=dict)
-    """Other fields, such as `temperature`."""
+    """Other fields, such as `temperature`, as far as they were given. See `REPEATED`."""
 
 
 _MARK = re.compile(r"\[(file-[0-9a-f]{24})\]")

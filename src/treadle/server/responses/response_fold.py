@@ -28,6 +28,7 @@ from treadle.models.dialects.openai_chat.served import to_logprobs
 from treadle.models.dialects.openai_responses.served import write_usage
 from treadle.models.wire.served import text_of_call
 from treadle.server.responses.item_parts import (
+    REPEATED,
     Echo,
     arguments_of_question,
     citations_in,
@@ -56,6 +57,7 @@ _INCOMPLETE = {
     StopReason.MAX_TOKENS: "max_output_tokens",
     StopReason.REFUSED: "content_filter",
 }
+_NOT_GIVEN: dict[str, Json] = dict.fromkeys(REPEATED)
 _OF_CLIENT = ("function_call", "custom_tool_call")
 """The types of the items of calls that the client makes."""
 _WAITS = ("result", "question", "approval")
@@ -343,6 +345,7 @@ class ResponseFold:
         echo, usage = self.echo, self.usage
         output = [_shown(item.item) for item in self._items if not item.is_dropped]
         return {
+            **_NOT_GIVEN,
             **echo.rest,
             "id": str(self.response_id),
             "object": "response",
