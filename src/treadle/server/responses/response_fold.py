@@ -80,6 +80,7 @@ class ResponseFold:
     def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
         """Make an empty response. `is_told` says whether the events of its stream are made."""
         self.response_id = response_id
+        self._id = str(response_id)
         self.echo = echo
         self._is_told = is_told
         self.status = "in_progress"
@@ -347,7 +348,7 @@ class ResponseFold:
         return {
             **_NOT_GIVEN,
             **echo.rest,
-            "id": str(self.response_id),
+            "id": self._id,
             "object": "response",
             "created_at": int(echo.created_at),
             "status": self.status,
@@ -375,17 +376,17 @@ class ResponseFold:
 
     def _say_of(self, item: _Item, kind: str, **fields: Json) -> None:
         if self._is_told:
-            where = {"response_id": str(self.response_id), "item_id": item.item["id"]}
+            where = {"response_id": self._id, "item_id": item.item["id"]}
             self._say(kind, **where, output_index=item.index, **fields)
 
     def _say_item(self, item: _Item, kind: str) -> None:
         if not self._is_told:
             return
-        where = {"response_id": str(self.response_id), "output_index": item.index}
+        where = {"response_id": self._id, "output_index": item.index}
         self._say(f"response.output_item.{kind}", **where, item=_shown(item.item))
 
     def _add(self, prefix: str, item: dict[str, Json]) -> _Item:
-        made = _Item(len(self._items), {"id": f"{prefix}_{self.response_id}_{len(self._items)}", **item})
+        made = _Item(len(self._items), {"id": f"{prefix}_{self._id}_{len(self._items)}", **item})
         made.item["_step"] = self.step
         self._items.append(made)
         self._say_item(made, "added")
