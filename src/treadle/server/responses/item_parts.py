@@ -11,7 +11,6 @@ from treadle.core.events import QuestionAsked
 from treadle.core.types import Json, ToolSpec
 from treadle.knowledge.files.file_search import SearchResults
 
-
 REPEATED = (
     *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "reasoning"),
     *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
@@ -80,22 +79,9 @@ def citations_in(text: str, found: Mapping[str, str]) -> list[Json]:
     ]
 
 
-def reasoning_part(text: str) -> Json:
-    """Return the content of an item of reasoning."""
-    return {"type": "reasoning_text", "text": text}
-
-
 def error_of(text: str) -> Json:
     """Return the error of an `mcp_call` whose tool has failed."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
-
-
-def client_call(call_id: str, name: str, *, takes_text: bool) -> dict[str, Json]:
-    """Return the item of a call that the client makes, before its arguments are known."""
-    if takes_text:
-        return {"type": "custom_tool_call", "call_id": call_id, "name": name, "input": ""}
-    named: dict[str, Json] = {"type": "function_call", "call_id": call_id, "name": name}
-    return {**named, "arguments": "", "status": "in_progress"}
 
 
 def arguments_of_question(body: QuestionAsked) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from treadle.core import events as e
+from treadle.models.dialects.openai_responses.response_writer import ResponseEvent
 from treadle.server.responses.item_parts import Echo
-from treadle.server.responses.response_fold import Event, ResponseFold, is_wait
+from treadle.server.responses.response_fold import ResponseFold, is_wait
 from treadle.server.responses.response_ids import ResponseId
 
 
@@ -18,7 +19,7 @@ class PartReader:
         self.has_begun = False
         self._turn = self._step = self._waits = 0
 
-    def take(self, event: e.Event) -> list[Event]:
+    def take(self, event: e.Event) -> list[ResponseEvent]:
         """Return the events of the response that follow from an event of the run."""
         body, fold = event.body, self.fold
         begins = not self.has_begun and self._begins_with(body)
