@@ -17,7 +17,7 @@ from treadle.core.events.body import TextDelta, ToolProgress
 from treadle.core.events.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, StopReason, Usage
-from treadle.journal.hub import KEPT_DELTAS, listen
+from treadle.journal.hub import KEPT_DELTAS, SENT_BYTES, listen, listen_together
 from treadle.journal.protocol import Journal
 from treadle.models import call
 from treadle.models.protocol import Watch
@@ -158,6 +158,22 @@ async def test_a_listener_that_falls_far_behind_reads_the_journal(journal: Journ
     async with asyncio.timeout(60):
         found += [item async for item in slow]
     assert found == journal.read("r")
+
+
+async def test_large_events_are_read_few_at_a_time_and_small_ones_many(journal: Journal) -> None:
+    writer = journal.create("r")
+    large = ["x" * (SENT_BYTES // 4)] * 50
+    writer.append([RunStarted(at=1.0, version=VERSION, policy=Policy())])
+    writer.append([Noted(at=1.0, remark=text) for text in (*large, *["small"] * 500, *large)])
+    writer.append([RunFinished(at=3.0, stop_reason=StopReason.COMPLETED)])
+    await writer.release()
+    await writer.sync()
+    async with asyncio.timeout(60):
+        groups = [[heard.item for heard in group] async for group in listen_together(journal, "r")]
+    assert [item for group in groups for item in group] == journal.read("r")
+    sizes = [sum([len(event.raw) for event in group]) for group in groups]  # type: ignore[arg-type, union-attr]
+    assert max(sizes[: len(large) // 5]) <= 2 * SENT_BYTES  # before anything small was read
+    assert max(map(len, groups)) == 100
 
 
 async def test_a_run_that_does_not_exist(journal: Journal) -> None:

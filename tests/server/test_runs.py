@@ -20,6 +20,7 @@ from tests.server.test_responses import ADD, client, config, journal, serving
 
 from treadle import Run, open_journal
 from treadle.core.inbox import GiveAnswer
+from treadle.journal.hub import SENT_BYTES
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 
@@ -74,6 +75,28 @@ async def test_events_are_followed_from_any_number(client: AsyncOpenAI, journal:
         if name == "turn_completed":
             break
     assert again == numbers[3:]
+
+
+async def test_followers_are_sent_large_events_in_pieces(client: AsyncOpenAI, journal: Journal) -> None:
+    texts = [letter * SENT_BYTES * 3 for letter in "ab"]
+    for text in texts:
+        before = journal.runs()
+        more = {"previous_response_id": f"resp_{before[0].run_id}_1_0"} if before else {}
+        await client.responses.create(model="echo", input=text, **more)  # type: ignore[call-overload]
+    run_id = journal.runs()[0].run_id
+    reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+    writer.write(f"GET /v1/runs/{run_id}/events?stream=true HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    pieces: list[bytes] = []
+    async with asyncio.timeout(20):
+        await reader.readuntil(b"\r\n\r\n")
+        while b"".join(pieces).count(b"event: turn_completed\n") < len(texts) or pieces[-1][-2:] != b"\n\n":
+            size = int(await reader.readuntil(b"\r\n"), 16)
+            pieces.append((await reader.readexactly(size + 2))[:-2])
+    writer.close()
+    assert max(map(len, pieces)) == SENT_BYTES
+    lines = b"".join(pieces).split(b"\n")
+    told = [json.loads(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: ")]
+    assert told == [json.loads(event.to_json()) for event in journal.read(run_id)[: len(told)]]
 
 
 async def test_a_run_says_what_it_waits_for_and_goes_on_by_its_inbox(

@@ -23,7 +23,12 @@ from treadle.journal.run_info import RunFilter
 KEPT_DELTAS = 1000
 """How many pieces of output wait for a listener that is slower than the run."""
 _READ_AT_ONCE = 100
-"""How many events a listener gets at once that reads them from the journal."""
+"""How many events a listener gets at once that reads them from the journal, at most."""
+_FIRST_READ = 4
+"""How many it gets the first time, when nobody knows how large they are."""
+SENT_BYTES = 32 * 1024
+"""How much is read for a client, or sent to it, at once, as far as that can be known. What a client does not take
+stays in the server."""
 
 
 class Heard(Struct):
@@ -65,13 +70,14 @@ async def listen_together(
         channel.hear_output()
     try:
         await asyncio.shield(channel.opening)
-        newest = channel.newest if after_seq is None else after_seq
+        newest, at_once = channel.newest if after_seq is None else after_seq, _FIRST_READ
         while True:
             reached, inlet.heard, inlet.has_lost = channel.newest, channel.said.copy(), False
             while newest < reached:
-                until = min(reached, newest + _READ_AT_ONCE)
+                until = min(reached, newest + at_once)
                 found = await asyncio.to_thread(journal.read, run_id, newest, until)
-                newest = found[-1].seq
+                newest, read_bytes = found[-1].seq, sum([len(event.raw or b"") for event in found])
+                at_once = min(_READ_AT_ONCE, 2 * at_once, len(found) * SENT_BYTES // (read_bytes + 1) + 1)
                 yield [Heard(event) for event in found]  # type: ignore[arg-type]
             while inlet.heard or not inlet.has_lost:
                 if not inlet.heard:

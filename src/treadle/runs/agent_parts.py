@@ -128,6 +128,9 @@ class Toolboxes:
         """
         self.given = tuple(tools)
         self._model = model
+        self._can_call_tools = can_call_tools(model)
+        self.has_tiers = getattr(model, "tiers", None) is not None
+        """True if a router chooses one of several models."""
         self._extra = tuple(extra)
         self.own = make_toolbox((*self.given, *self._extra))
         found = dict.fromkeys(tool.toolset for tool in self.own.tools.values() if hasattr(tool, "toolset"))
@@ -240,7 +243,7 @@ class Toolboxes:
         """
         if self.own.tools:
             return self._keep((inner,), lambda: _with_readers(inner, ReadResult(), ReadMessage()))
-        if output is not None or not can_call_tools(self._model):
+        if output is not None or not self._can_call_tools:
             return None
         return self._keep((inner,), lambda: _with_readers(inner, ReadMessage()))
 

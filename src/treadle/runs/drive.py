@@ -224,7 +224,7 @@ def make_driver(
 
 def _make_inference(agent: AgentParts) -> Inference:
     """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
-    if getattr(agent.model, "tiers", None) is not None:
+    if agent.kit.has_tiers:
         from treadle.loop.routing import RoutedInference
         from treadle.models.wrappers.tiered import TieredModel
 
@@ -239,14 +239,14 @@ def warm_up(agent: AgentParts) -> Awaitable[None]:
 
     Raises: `ConfigError` for the renderer of another model.
     """
-    is_ready = agent.kit.has_checked_ids and getattr(agent.model, "tiers", None) is None
-    return DONE if is_ready else _warm_up(agent)
+    kit = agent.kit
+    return DONE if kit.has_checked_ids and not kit.has_tiers else _warm_up(agent)
 
 
 async def _warm_up(agent: AgentParts) -> None:
     if not agent.kit.has_checked_ids:
         await agent.kit.check_ids()
-    if getattr(agent.model, "tiers", None) is None:
+    if not agent.kit.has_tiers:
         return
     from treadle.models.wrappers.tiered import TieredModel
     from treadle.routing import LATENCIES, facts_of

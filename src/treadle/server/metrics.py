@@ -16,6 +16,8 @@ from treadle.server.run_host import RunHost
 
 REQUEST_LOG = "treadle.server.requests"
 """The logger that gets a line of JSON for each request."""
+_PLACES = frozenset(("/v1/chat/completions", "/v1/messages", "/v1/responses", "/mcp", "/view"))
+"""The paths that are answered without a route."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
 
@@ -119,6 +121,5 @@ def log_requests() -> None:
 
 
 def _place_of(path: str) -> str:
-    """Return a name for a path that no route has: only the first word of a known place, so that there are few."""
-    places = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/mcp", "/view")
-    return next((place for place in places if path == place), "other")
+    """Return a name for a path that no route has: the path only if it is a known place, so that there are few."""
+    return path if path in _PLACES else "other"

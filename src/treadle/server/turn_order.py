@@ -59,7 +59,7 @@ class TurnOrder(Struct, kw_only=True):
     client can begin this turn."""
     on_driver: Callable[[Driver], object] | None = None
     """A function that is called before a new run gets its first events, so that what it stores is committed with
-    them. It is called for answers that are not streamed only."""
+    them. It is not called if the agent takes time before its turn begins."""
 
 
 class Reply(Struct, frozen=True):
@@ -100,13 +100,12 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
             await asyncio.to_thread(lambda: run.events)
         return run
     options, is_quiet = order.options, emit is None
-    if is_quiet and options.get("begins_with_message") and not takes_time(agent):
+    if options.get("begins_with_message") and not takes_time(agent):
         await before()
-        given = Given(agent.answer, agent.deps, keeps_events=True, on_driver=order.on_driver)
+        given = Given(agent.answer, agent.deps, emit, keeps_events=is_quiet, on_driver=order.on_driver)
         history = check_history(options.get("history", ()))
-        beginning = Beginning(
-            run_id, metadata=options.get("metadata"), is_session=True, is_lazy=True, history=history
-        )
+        files, labels = options.get("files"), options.get("metadata")
+        beginning = Beginning(run_id, files, labels, is_session=True, is_lazy=True, history=history)
         return await run_first_turn(agent, order.message, given, beginning, order.blobs)
     options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:

@@ -97,14 +97,24 @@ class Conversations:
         leases are taken again."""
 
     def note(
-        self, client: str, digest: bytes, run_id: str, state: State, renewal: Renewal | None = None
+        self,
+        client: str,
+        digest: bytes,
+        run_id: str,
+        state: State | None = None,
+        renewal: Renewal | None = None,
     ) -> None:
-        """Note that a run has the conversation with this digest, and is in `state`. See `RunWriter.renewal`."""
+        """Note that a run has the conversation with this digest, and is in `state`. See `RunWriter.renewal`.
+
+        `None`: nobody needs the state soon.
+        """
         runs = self._runs.setdefault((client, digest), [])
         runs.append(run_id)
         del runs[:-_MAX_ALIKE]
         if len(self._runs) > _MAX_KNOWN:
             self._runs.popitem(last=False)
+        if state is None:
+            return
         self._states[run_id] = state, digest, renewal
         if len(self._states) > _MAX_STATES:
             self._states.popitem(last=False)

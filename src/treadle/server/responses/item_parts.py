@@ -11,9 +11,15 @@ from treadle.core.events import QuestionAsked
 from treadle.core.types import Json, ToolSpec
 from treadle.knowledge.files.file_search import SearchResults
 
+REPEATED = (
+    *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "reasoning"),
+    *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
+)
+"""The fields of a request that its response repeats as they are."""
 
-class Echo(Struct, kw_only=True):
-    """The fields of a response that repeat its request."""
+
+class Echo(Struct, kw_only=True, omit_defaults=True):
+    """The fields of a response that repeat its request. One is stored with each response, so it is kept small."""
 
     model: str
     created_at: float
@@ -31,7 +37,7 @@ class Echo(Struct, kw_only=True):
     conversation: str | None = None
     """The id of the conversation; `None`: the one of the run."""
     rest: dict[str, Json] = field(default_factory=dict)
-    """Other fields, such as `temperature`."""
+    """Other fields, such as `temperature`, as far as they were given. See `REPEATED`."""
 
 
 _MARK = re.compile(r"\[(file-[0-9a-f]{24})\]")
@@ -73,22 +79,9 @@ def citations_in(text: str, found: Mapping[str, str]) -> list[Json]:
     ]
 
 
-def reasoning_part(text: str) -> Json:
-    """Return the content of an item of reasoning."""
-    return {"type": "reasoning_text", "text": text}
-
-
 def error_of(text: str) -> Json:
     """Return the error of an `mcp_call` whose tool has failed."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
-
-
-def client_call(call_id: str, name: str, *, takes_text: bool) -> dict[str, Json]:
-    """Return the item of a call that the client makes, before its arguments are known."""
-    if takes_text:
-        return {"type": "custom_tool_call", "call_id": call_id, "name": name, "input": ""}
-    named: dict[str, Json] = {"type": "function_call", "call_id": call_id, "name": name}
-    return {**named, "arguments": "", "status": "in_progress"}
 
 
 def arguments_of_question(body: QuestionAsked) -> str:

@@ -211,8 +211,10 @@ def read_items(given: str | list[Item], files: Mapping[str, GivenFile] | None = 
 
     Raises: `ConfigError` that names the item.
     """
+    if isinstance(given, str):
+        return RequestItems(message=Message(Role.USER, given))
     reader = _Reader(files or {})
-    for number, item in enumerate(items_in(given)):
+    for number, item in enumerate(given):
         try:
             reader.read(item)
         except (ConfigError, KeyError, TypeError, AttributeError) as error:

@@ -7,9 +7,7 @@ for the client, so that no client answers a call that was refused here.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
-
-from msgspec import Struct
+from typing import Any
 
 from treadle.core import events as e
 from treadle.core.types import (
@@ -25,23 +23,26 @@ from treadle.core.types import (
 )
 from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.models.dialects.openai_chat.served import to_logprobs
+from treadle.models.dialects.openai_responses.response_writer import (
+    ResponseEvent,
+    ResponseItem,
+    ResponseWriter,
+    client_call,
+)
 from treadle.models.dialects.openai_responses.served import write_usage
-from treadle.models.wire.served import text_of_call
 from treadle.server.responses.item_parts import (
+    REPEATED,
     Echo,
     arguments_of_question,
     citations_in,
-    client_call,
     error_of,
     lists_of,
     names_of_found,
     queries_in,
-    reasoning_part,
     results_of,
 )
 from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
 
-Event: TypeAlias = dict[str, Json]
 SERVER_LABEL = "treadle"
 """The name under which the tools of the server appear, as those of an MCP server."""
 ASK = "ask_user"
@@ -56,30 +57,23 @@ _INCOMPLETE = {
     StopReason.MAX_TOKENS: "max_output_tokens",
     StopReason.REFUSED: "content_filter",
 }
+_NOT_GIVEN: dict[str, Json] = dict.fromkeys(REPEATED)
 _OF_CLIENT = ("function_call", "custom_tool_call")
 """The types of the items of calls that the client makes."""
 _WAITS = ("result", "question", "approval")
 """The reasons of pauses that end a response: the client has to say something."""
 
 
-class _Item(Struct):
-    index: int
-    item: dict[str, Json]
-    text: str = ""
-    """The text or the arguments that were streamed so far."""
-    is_done: bool = False
-    is_dropped: bool = False
-    """True if the answer that it belongs to was lost or thrown away."""
-
-
-class ResponseFold:
+class ResponseFold(ResponseWriter):
     """The fold of one response."""
 
     def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
         """Make an empty response. `is_told` says whether the events of its stream are made."""
+        self._id = str(response_id)
+        super().__init__(self._id, {"response_id": self._id}, is_told=is_told)
+        self.step = response_id.step
         self.response_id = response_id
         self.echo = echo
-        self._is_told = is_told
         self.status = "in_progress"
         self.is_over = False
         self.seq = 0
@@ -87,11 +81,7 @@ class ResponseFold:
         self.usage = Usage()
         self.error: dict[str, Json] | None = None
         self.incomplete: dict[str, Json] | None = None
-        self._out: list[Event] = []
-        self._items: list[_Item] = []
-        self._message: _Item | None = None
-        self._reasoning: _Item | None = None
-        self._calls: dict[str, _Item] = {}
+        self._calls: dict[str, ResponseItem] = {}
         """The items of calls, by the call's id in the run."""
         self._streamed: dict[int, str] = {}
         """The ids of the calls that are being streamed, by position."""
@@ -108,26 +98,20 @@ class ResponseFold:
         """The tools of the MCP servers that the client named, by the name that they have in the run."""
         self.listed: set[str] = set()
         """The labels of the servers whose tools the conversation has seen in a list."""
-        self._logprobs: Json = []
-        """The log probabilities of the newest answer, if they are shown."""
         self._found: dict[str, str] = {}
         """The names of the files that were found, by id."""
         self._answer_tool: str | None = None
         self._has_form = False
         """True if an answer may be thrown away because it does not fit the schema."""
-        self._count = 0
-        self.step = response_id.step
-        """The number of the newest step that belongs to the response."""
 
     # What is read.
 
-    def begin(self) -> list[Event]:
+    def begin(self) -> list[ResponseEvent]:
         """Return the first events of the stream."""
-        self._out = []
-        self._say_all("response.created")
-        self._say_all("response.in_progress")
+        self._say_all("created")
+        self._say_all("in_progress")
         self._list_tools()
-        return self._out
+        return self._taken()
 
     def offer(self, tools: Iterable[ToolSpec], output: OutputSpec | None) -> None:
         """Note the tools that the run has from now on, and the form of its answers."""
@@ -148,9 +132,9 @@ class ResponseFold:
         found = lists_of(self._tools.values(), self.listed)
         for label, tools in found.items():
             item = self._add("mcpl", {"type": "mcp_list_tools", "server_label": label, "tools": []})
-            self._say_of(item, "response.mcp_list_tools.in_progress")
+            self._say_of(item, "mcp_list_tools.in_progress")
             item.item["tools"] = tools
-            self._say_of(item, "response.mcp_list_tools.completed")
+            self._say_of(item, "mcp_list_tools.completed")
             self._done(item)
         self.listed.update(found)
 
@@ -165,13 +149,12 @@ class ResponseFold:
         """Note the calls of an answer of the model, also of one before the response."""
         self.said = {call.call_id: call for call in calls}
 
-    def take(self, item: e.DurableBody | e.Delta) -> list[Event]:
+    def take(self, item: e.DurableBody | e.Delta) -> list[ResponseEvent]:
         """Return the events that follow from an event or delta of the run."""
-        self._out = []
         read = _READ.get(type(item))
         if read is not None and not self.is_over:
             read(self, item)
-        return self._out
+        return self._taken()
 
     def on_run_started(self, body: e.RunStarted) -> None:
         self.offer(body.tools, body.output)
@@ -181,26 +164,19 @@ class ResponseFold:
             self.offer(body.tools, body.output)
 
     def on_inference_started(self, body: e.InferenceStarted) -> None:
-        if self._message is not None:  # the answer did not fit the schema
-            self._drop(self._message)
-            self._message = None
+        if self._open is not None:  # the answer did not fit the schema
+            self._drop(self._open)
+            self._open = None
         self.step = body.step
 
     def on_reasoning_delta(self, delta: e.ReasoningDelta) -> None:
-        self._close_message()
-        item = self._reasoning = self._reasoning or self._open_reasoning()
-        item.text += delta.text
-        self._say_of(item, "response.reasoning_text.delta", content_index=0, delta=delta.text)
+        self._add_text(delta.text, is_reasoning=True)
 
     def on_text_delta(self, delta: e.TextDelta) -> None:
-        self._close_reasoning()
-        item = self._message = self._message or self._open_message()
-        item.text += delta.text
-        self._say_of(item, "response.output_text.delta", content_index=0, delta=delta.text, logprobs=[])
+        self._add_text(delta.text, is_reasoning=False)
 
     def on_tool_call_delta(self, delta: e.ToolCallDelta) -> None:
-        self._close_reasoning()
-        self._close_message()
+        self._close_text()
         call_id = self._streamed.get(delta.index)
         if call_id is None:
             if delta.call_id is None or delta.name is None:
@@ -212,10 +188,9 @@ class ResponseFold:
                 self._open_call(ToolCall(delta.call_id, delta.name, ""))
         if call_id in self._pieces and delta.arguments:
             self._pieces[call_id].append(delta.arguments)
-        if (item := self._calls.get(call_id)) is not None and delta.arguments:
-            item.text += delta.arguments
-            if item.item["type"] != "file_search_call":
-                self._say_of(item, f"{_arguments_of(item)}.delta", delta=delta.arguments)
+        item = self._calls.get(call_id)
+        if item is not None and delta.arguments and item.item["type"] != "file_search_call":
+            self._add_arguments(item, delta.arguments)
 
     def is_answered_by_client(self, name: str) -> bool:
         """Return whether the client gives the results of a tool."""
@@ -235,7 +210,8 @@ class ResponseFold:
         self.usage = self.usage + completion.usage
         if message.reasoning:
             self._settle_text(message.reasoning, is_reasoning=True)
-        self._close_reasoning()
+        if self._find_open(is_reasoning=True) is not None:
+            self._close_text()
         for served in message.server_calls:
             self._add_served(served)
         if message.content:
@@ -244,7 +220,7 @@ class ResponseFold:
             self._logprobs = (to_logprobs(completion) or {}).get("content") or []
         is_refused = completion.finish_reason is FinishReason.CONTENT_FILTER
         if is_refused or message.tool_calls or not self._has_form:
-            self._close_message(message.content if is_refused else None)
+            self._close_text(message.content if is_refused else None)
         self.note_calls(message.tool_calls)
         for call in message.tool_calls:
             if call.name not in self._external and not self._is_hidden(call.name):
@@ -257,17 +233,16 @@ class ResponseFold:
             return
         item = self._open_call(call)
         for piece in self._pieces.pop(call.call_id, ()) if call.name not in self._texts else ():
-            item.text += piece
-            self._say_of(item, f"{_arguments_of(item)}.delta", delta=piece)
+            self._add_arguments(item, piece)
         self._settle_call(call)
 
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
         if body.usage is not None:
             self.usage = self.usage + body.usage
         for item in self._items:
-            if not item.is_done and item.item["_step"] == self.step:
+            if not item.is_done and item.step == self.step:
                 self._drop(item)
-        self._message = self._reasoning = None
+        self._open = None
         self._streamed, self._pieces = {}, {}
 
     def on_tool_completed(self, body: e.ToolCompleted) -> None:
@@ -279,14 +254,14 @@ class ResponseFold:
             self._found |= names_of_found(body.result.structured)
             if self.echo.shows_results:
                 item.item["results"] = results_of(body.result.structured)
-            self._say_of(item, "response.file_search_call.completed")
+            self._say_of(item, "file_search_call.completed")
         else:
             said = body.result.content
             item.item |= {"error": error_of(said)} if body.result.is_error else {"output": said}
-            self._say_of(item, f"response.mcp_call.{item.item['status']}")
+            self._say_of(item, f"mcp_call.{item.item['status']}")
         self._done(item)
 
-    def _take_up(self, call_id: str) -> _Item | None:
+    def _take_up(self, call_id: str) -> ResponseItem | None:
         """Return the item of a call that waited for the client when the response before was over; `None` if it is
         not shown."""
         call = self.said.get(call_id)
@@ -298,7 +273,7 @@ class ResponseFold:
     def on_question_asked(self, body: e.QuestionAsked) -> None:
         call_id = wire_call_id(self.response_id.run_id, body.question_id)
         item = self._add("fc", client_call(call_id, ASK, takes_text=False))
-        self._finish_call(item, arguments_of_question(body))
+        self._end_client_call(item, arguments_of_question(body))
 
     def on_approval_requested(self, body: e.ApprovalRequested) -> None:
         asked = self.said.get(body.call_id) or ToolCall(body.call_id, "", "")
@@ -319,9 +294,9 @@ class ResponseFold:
             self._end("cancelled")
 
     def on_turn_completed(self, body: e.TurnCompleted) -> None:
-        if self._answer_tool is not None and body.output and self._message is None:
+        if self._answer_tool is not None and body.output and self._open is None:
             self._settle_text(body.output, is_reasoning=False)
-            self._close_message()
+            self._close_text()
         status = status_after(body)
         if status == "failed":
             is_too_long = body.stop_reason is StopReason.CONTEXT_OVERFLOW
@@ -341,10 +316,11 @@ class ResponseFold:
     def response(self) -> dict[str, Json]:
         """Return the response as it is now."""
         echo, usage = self.echo, self.usage
-        output = [_shown(item.item) for item in self._items if not item.is_dropped]
+        output = [item.item for item in self._items if not item.is_dropped]
         return {
+            **_NOT_GIVEN,
             **echo.rest,
-            "id": str(self.response_id),
+            "id": self._id,
             "object": "response",
             "created_at": int(echo.created_at),
             "status": self.status,
@@ -361,125 +337,41 @@ class ResponseFold:
             "usage": write_usage(usage) if self.is_over else None,
         }
 
-    def _say(self, kind: str, **fields: Json) -> None:
-        event = {"type": kind, "sequence_number": self._count, **fields}
-        self._count += 1
-        self._out.append(event)
-
     def _say_all(self, kind: str) -> None:
         if self._is_told:
             self._say(kind, response=self.response())
 
-    def _say_of(self, item: _Item, kind: str, **fields: Json) -> None:
-        if self._is_told:
-            where = {"response_id": str(self.response_id), "item_id": item.item["id"]}
-            self._say(kind, **where, output_index=item.index, **fields)
-
-    def _say_item(self, item: _Item, kind: str) -> None:
-        if not self._is_told:
-            return
-        where = {"response_id": str(self.response_id), "output_index": item.index}
-        self._say(f"response.output_item.{kind}", **where, item=_shown(item.item))
-
-    def _add(self, prefix: str, item: dict[str, Json]) -> _Item:
-        made = _Item(len(self._items), {"id": f"{prefix}_{self.response_id}_{len(self._items)}", **item})
-        made.item["_step"] = self.step
-        self._items.append(made)
-        self._say_item(made, "added")
-        return made
-
-    def _done(self, item: _Item) -> None:
-        item.is_done = True
-        self._say_item(item, "done")
-
-    def _drop(self, item: _Item) -> None:
+    def _drop(self, item: ResponseItem) -> None:
         item.item["status"] = "incomplete"
         item.is_dropped = True
         self._done(item)
 
-    def _open_message(self) -> _Item:
-        content: list[Json] = []
-        item = self._add(
-            "msg", {"type": "message", "role": "assistant", "status": "in_progress", "content": content}
-        )
-        if self._is_told:
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            self._say_of(item, "response.content_part.added", content_index=0, part=part)
-        return item
+    def _notes_on(self, text: str) -> list[Json]:
+        return citations_in(text, self._found)
 
-    def _close_message(self, refusal: str | None = None) -> None:
-        item, self._message = self._message, None
-        if item is None:
-            return
-        logprobs, self._logprobs = self._logprobs, []
-        part: dict[str, Json] = {
-            "type": "output_text",
-            "text": item.text,
-            "annotations": [],
-            "logprobs": logprobs,
-        }
-        for number, note in enumerate(citations_in(item.text, self._found)):
-            part["annotations"].append(note)
-            told: dict[str, Json] = {"content_index": 0, "annotation_index": number, "annotation": note}
-            self._say_of(item, "response.output_text.annotation.added", **told)
-        if refusal is None:
-            told = {"text": item.text, "logprobs": logprobs}
-            self._say_of(item, "response.output_text.done", content_index=0, **told)
-        else:
-            part = {"type": "refusal", "refusal": refusal}
-            self._say_of(item, "response.refusal.done", content_index=0, refusal=refusal)
-        self._finish_text(item, part)
-
-    def _open_reasoning(self) -> _Item:
-        content: list[Json] = []
-        item = self._add(
-            "rs", {"type": "reasoning", "summary": [], "content": content, "status": "in_progress"}
-        )
-        self._say_of(item, "response.content_part.added", content_index=0, part=reasoning_part(""))
-        return item
-
-    def _close_reasoning(self) -> None:
-        item, self._reasoning = self._reasoning, None
-        if item is None:
-            return
-        part = reasoning_part(item.text)
-        self._say_of(item, "response.reasoning_text.done", content_index=0, text=item.text)
-        self._finish_text(item, part)
-
-    def _finish_text(self, item: _Item, part: dict[str, Json]) -> None:
-        self._say_of(item, "response.content_part.done", content_index=0, part=part)
-        item.item |= {"content": [part], "status": "completed"}
-        self._done(item)
+    def _find_open(self, *, is_reasoning: bool) -> ResponseItem | None:
+        """Return the open message or reasoning; `None` if there is none of this kind."""
+        item = self._open
+        return item if item is not None and (item.item["type"] == "reasoning") is is_reasoning else None
 
     def _settle_text(self, text: str, *, is_reasoning: bool) -> None:
         """Say the part of a text that was not streamed. A text that differs from what was streamed replaces it."""
-        found = self._reasoning if is_reasoning else self._message
-        told = "" if found is None else found.text
-        kind = "reasoning" if is_reasoning else "message"
+        found, kind = self._find_open(is_reasoning=is_reasoning), "reasoning" if is_reasoning else "message"
         if found is None and any(
             [
-                item.item["type"] == kind and item.item["_step"] == self.step and not item.is_dropped
+                item.item["type"] == kind and item.step == self.step and not item.is_dropped
                 for item in self._items
             ]
         ):
             return  # it was streamed, and something else after it
-        if not self._is_told and is_reasoning:
-            self._close_message()
-            self._reasoning = found or self._open_reasoning()
-            self._reasoning.text = text
-        elif not self._is_told:
-            self._close_reasoning()
-            self._message = found or self._open_message()
-            self._message.text = text
-        elif text.startswith(told):
-            rest = text[len(told) :]
-            if rest:
-                delta = e.ReasoningDelta(rest) if is_reasoning else e.TextDelta(rest)
-                _READ[type(delta)](self, delta)
-        elif found is not None:
+        told = "" if found is None else found.text
+        if not text.startswith(told):
+            assert found is not None
             found.text = text
+        elif text != told:
+            self._add_text(text[len(told) :], is_reasoning=is_reasoning)
 
-    def _open_call(self, call: ToolCall) -> _Item:
+    def _open_call(self, call: ToolCall) -> ResponseItem:
         if call.name in self._external:
             call_id, takes_text = (
                 wire_call_id(self.response_id.run_id, call.call_id),
@@ -490,7 +382,7 @@ class ResponseFold:
         elif call.name == FILE_SEARCH:
             asked: dict[str, Json] = {"type": "file_search_call", "queries": [], "status": "in_progress"}
             item = self._add("fs", asked | {"results": None})
-            self._say_of(item, "response.file_search_call.in_progress")
+            self._say_of(item, "file_search_call.in_progress")
         else:
             shown: dict[str, Json] = {
                 "type": "mcp_call",
@@ -501,7 +393,7 @@ class ResponseFold:
             if call.call_id in self._approved:
                 shown["approval_request_id"] = wire_call_id(self.response_id.run_id, call.call_id)
             item = self._add("mcp", shown)
-            self._say_of(item, "response.mcp_call.in_progress")
+            self._say_of(item, "mcp_call.in_progress")
         self._calls[call.call_id] = item
         return item
 
@@ -510,28 +402,11 @@ class ResponseFold:
         if item.item["type"] == "file_search_call":
             item.item["queries"] = queries_in(call.arguments)
             item.item["status"] = "searching"
-            self._say_of(item, "response.file_search_call.searching")
-        elif item.item["type"] == "custom_tool_call":
-            text = item.item["input"] = text_of_call(call.arguments)
-            self._say_of(item, "response.custom_tool_call_input.delta", delta=text)
-            self._say_of(item, "response.custom_tool_call_input.done", input=text)
-            self._done(item)
-        elif item.item["type"] == "function_call":
-            self._finish_call(item, call.arguments)
+            self._say_of(item, "file_search_call.searching")
+        elif item.item["type"] in _OF_CLIENT:
+            self._end_client_call(item, call.arguments)
         else:
-            self._finish_arguments(item, call.arguments)
-
-    def _finish_arguments(self, item: _Item, arguments: str) -> None:
-        if arguments != item.text and arguments.startswith(item.text):
-            self._say_of(item, f"{_arguments_of(item)}.delta", delta=arguments[len(item.text) :])
-        item.text = item.item["arguments"] = arguments
-        named = {"name": item.item["name"]} if item.item["type"] == "function_call" else {}
-        self._say_of(item, f"{_arguments_of(item)}.done", arguments=arguments, **named)
-
-    def _finish_call(self, item: _Item, arguments: str) -> None:
-        self._finish_arguments(item, arguments)
-        item.item["status"] = "completed"
-        self._done(item)
+            self._end_arguments(item, call.arguments)
 
     def _add_served(self, call: ServerCall) -> None:
         """Add a call that the model's own server made and answered."""
@@ -541,20 +416,19 @@ class ResponseFold:
         if not is_search:
             shown = {"name": call.name, "server_label": "model", "arguments": call.arguments}
         item = self._add("ws" if is_search else "mcp", {"type": kind, "status": "in_progress", **shown})
-        self._say_of(item, f"response.{kind}.in_progress")
+        self._say_of(item, f"{kind}.in_progress")
         if is_search:
-            self._say_of(item, f"response.{kind}.searching")
+            self._say_of(item, f"{kind}.searching")
         else:
-            self._say_of(item, "response.mcp_call_arguments.done", arguments=call.arguments)
+            self._say_of(item, "mcp_call_arguments.done", arguments=call.arguments)
             item.item |= {"error": error_of(call.result)} if call.is_error else {"output": call.result}
         item.item["status"] = "failed" if call.is_error else "completed"
         # A search has no event that says that it has failed.
-        self._say_of(item, f"response.{kind}.{'completed' if is_search else item.item['status']}")
+        self._say_of(item, f"{kind}.{'completed' if is_search else item.item['status']}")
         self._done(item)
 
     def _end(self, status: str) -> None:
-        self._close_reasoning()
-        self._close_message()
+        self._close_text()
         for item in self._items:
             if not item.is_done:  # a call that waits for the client is shown by the response in which it ends
                 self._drop(item)
@@ -562,7 +436,7 @@ class ResponseFold:
         kind = {"cancelled": "incomplete"}.get(status, status)
         if status == "cancelled":
             self.incomplete = {"reason": "cancelled"}
-        self._say_all(f"response.{kind}")
+        self._say_all(f"{kind}")
 
 
 _READ: dict[type, Callable[[ResponseFold, Any], None]] = {
@@ -582,16 +456,6 @@ _READ: dict[type, Callable[[ResponseFold, Any], None]] = {
     e.RunPaused: ResponseFold.on_run_paused,
     e.TurnCompleted: ResponseFold.on_turn_completed,
 }
-
-
-def _arguments_of(item: _Item) -> str:
-    """Return the beginning of the names of the events about the arguments of a call."""
-    is_function = item.item["type"] == "function_call"
-    return f"response.{'function_call_arguments' if is_function else 'mcp_call_arguments'}"
-
-
-def _shown(item: dict[str, Json]) -> dict[str, Json]:
-    return {name: value for name, value in item.items() if name != "_step"}
 
 
 def is_wait(body: object) -> bool:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from treadle.core import events as e
+from treadle.models.dialects.openai_responses.response_writer import ResponseEvent
 from treadle.server.responses.item_parts import Echo
-from treadle.server.responses.response_fold import Event, ResponseFold, is_wait
+from treadle.server.responses.response_fold import ResponseFold, is_wait
 from treadle.server.responses.response_ids import ResponseId
 
 
@@ -18,33 +19,38 @@ class PartReader:
         self.has_begun = False
         self._turn = self._step = self._waits = 0
 
-    def take(self, event: e.Event) -> list[Event]:
+    def take(self, event: e.Event) -> list[ResponseEvent]:
         """Return the events of the response that follow from an event of the run."""
-        body, fold, place = event.body, self.fold, self.fold.response_id
-        is_new, told = not self.has_begun, []
-        if self._waits > place.waits and self._turn == place.turn and self._step == place.step:
-            self.has_begun = True  # what follows the answers of the client
-        if isinstance(body, e.RunStarted):
-            fold.take(body)
-        elif isinstance(body, e.TurnStarted):
+        body, fold = event.body, self.fold
+        begins = not self.has_begun and self._begins_with(body)
+        if not (begins or self.has_begun):
+            self._pass_by(body)
+            return []
+        self.has_begun = True
+        told = [*fold.begin(), *fold.take(body)] if begins else fold.take(body)
+        fold.seq = event.seq
+        return told
+
+    def _begins_with(self, body: e.DurableBody) -> bool:
+        """Return whether an event is the first of the response."""
+        place = self.fold.response_id
+        if isinstance(body, e.TurnStarted):
             self._turn = body.turn
-            self.has_begun = self.has_begun or (self._turn == place.turn and self._step == place.step)
-        elif isinstance(body, e.InferenceStarted) and self._turn == place.turn and self._step == place.step:
-            self.has_begun = True
-        elif isinstance(body, e.RunResumed) and not self.has_begun:
-            fold.take(body)
-        if isinstance(body, e.InferenceStarted) and not self.has_begun:
-            fold.note_listed()
-        if self.has_begun:
-            told = [*(fold.begin() if is_new else ()), *fold.take(body)]
-            fold.seq = event.seq
-        if isinstance(body, e.InferenceCompleted):
+        elif not (isinstance(body, e.InferenceStarted) or self._waits > place.waits):
+            return False  # neither does the turn ask the model, nor has the client answered
+        return self._turn == place.turn and self._step == place.step
+
+    def _pass_by(self, body: e.DurableBody) -> None:
+        """Note what an event before the response says about it."""
+        if isinstance(body, e.RunStarted | e.RunResumed):
+            self.fold.take(body)
+        elif isinstance(body, e.InferenceStarted):
+            self.fold.note_listed()
+        elif isinstance(body, e.InferenceCompleted):
             self._step, self._waits = body.step, 0
-            if not self.has_begun:
-                fold.note_calls(body.completion.message.tool_calls)
+            self.fold.note_calls(body.completion.message.tool_calls)
         elif is_wait(body):
             self._waits += 1
-        return told
 
 
 def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) -> ResponseFold | None:

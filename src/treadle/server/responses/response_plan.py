@@ -26,7 +26,7 @@ from treadle.server.catalog import ClientWish, check_choice, client_tools
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.given_servers import read_given_servers, write_tool
 from treadle.server.responses.conversation_items import items_of_run
-from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.item_parts import REPEATED, Echo
 from treadle.server.responses.request_items import (
     AskedTurn,
     CreateResponse,
@@ -59,11 +59,6 @@ from treadle.server.responses.response_turn import METADATA, ResponseTurn, clien
 from treadle.server.run_host import RunHost
 from treadle.server.turn_order import Reply, TurnOrder, begin_options, write_mail
 
-_REPEATED = (
-    *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "reasoning"),
-    *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
-)
-"""The fields of a request that its response repeats as they are."""
 _NEXT_SECONDS = 1e-6
 _NOTHING_SAID = "input has no message of the user, and no output of a call that waits"
 
@@ -87,8 +82,8 @@ async def plan_response(
     system = [] if before_echo is None else list(before_echo.system)
     system += [] if begun is None else begun.system
     system += asked.instructions
-    wish = replace(wish, instructions=_join_texts([body.instructions, *system]))
-    wish = replace(wish, settings=_settings_for(host, body, wish))
+    instructions = _join_texts([body.instructions, *system])
+    wish = replace(wish, instructions=instructions, settings=_settings_for(host, body, wish))
     agent = await host.catalog.open_agent(body.model, wish)
     given_kinds = [tool["type"] for tool in body.tools]
     check_choice(agent, body.choice, allows_all=body.allows_all, given=given_kinds)
@@ -115,7 +110,7 @@ async def plan_response(
     history, message = [] if mail else asked.history, asked.message
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
-    echo = echo_of(body, wish.instructions)
+    echo = echo_of(body, instructions)
     echo.previous_response_id, echo.system = before, system
     if before_echo is not None:
         # The newest response of a conversation is the one that was made last, also if the clock was set back.
@@ -364,14 +359,14 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
 def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
     """Return the fields of a response that repeat its request."""
     given = body.__dict__
-    rest = {name: given[name] for name in _REPEATED}
+    rest = {name: given[name] for name in REPEATED if given[name] is not None}
     rest["text"] = (
         {"format": {"type": "text"}}
         if body.text is None
         else body.text.model_dump(by_alias=True, exclude_none=True)
     )
-    rest["tool_choice"] = rest["tool_choice"] or "auto"
-    rest["parallel_tool_calls"] = rest["parallel_tool_calls"] is not False
+    rest["tool_choice"] = body.tool_choice or "auto"
+    rest["parallel_tool_calls"] = body.parallel_tool_calls is not False
     rest["store"] = True
     include = body.include or ()
     return Echo(

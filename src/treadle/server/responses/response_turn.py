@@ -128,7 +128,7 @@ class ResponseTurn:
     def _note_history(self, state: State) -> None:
         """Note the conversation so far, so that a client that sends it continues this run."""
         said = digest_of(state.transcript)
-        self._host.conversations.note(client_name(self._caller), said, self.run_id, state)
+        self._host.conversations.note(client_name(self._caller), said, self.run_id)
 
     async def answer(self) -> dict[str, Json]:
         """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""

@@ -27,7 +27,7 @@ from treadle.core.inbox import (
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
 from treadle.core.types import Json, Role
-from treadle.journal.hub import Heard, listen_together
+from treadle.journal.hub import SENT_BYTES, Heard, listen_together
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo, RunOrder
 from treadle.runs.recording import send
 from treadle.server.access import ApiCaller, RequestRefused, no_such
@@ -233,11 +233,18 @@ async def write_events(items: AsyncIterator[Item]) -> AsyncIterator[bytes]:
 
 
 async def _write_together(groups: AsyncIterator[list[Heard]]) -> AsyncIterator[bytes]:
-    """Yield what listeners share as server-sent events, each encoded once for all of them."""
+    """Yield what listeners share as server-sent events, each encoded once for all of them, in pieces that are small
+    enough for a client that does not read them."""
     async for group in groups:
+        frames, size = list[bytes](), 0
         for heard in group:
-            heard.frame = heard.frame or _to_frame(heard.item)
-        yield b"".join([heard.frame for heard in group])  # type: ignore[misc]
+            frame = heard.frame = heard.frame or _to_frame(heard.item)
+            frames.append(frame)
+            size += len(frame)
+            if size >= SENT_BYTES or heard is group[-1]:
+                joined, frames, size = b"".join(frames), [], 0
+                for at in range(0, len(joined), SENT_BYTES):
+                    yield joined[at : at + SENT_BYTES]
 
 
 def _to_frame(item: Item) -> bytes:
