@@ -120,17 +120,15 @@ def _begin_wait(fold: TurnFold, name: str) -> bool:
     return True
 
 
-def _on_tool_completed(fold: TurnFold, body: e.ToolCompleted) -> bool:
-    return fold.end_wait(f"call:{body.result.call_id}") if fold.waiting else False
-
-
 TURN_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
     e.TurnStarted: _on_turn_started,
     e.TurnCompleted: _on_turn_completed,
     e.RunFinished: _on_end,
     e.RunPaused: _on_run_paused,
     e.RunResumed: _on_run_resumed,
-    e.ToolCompleted: _on_tool_completed,
+    e.ToolCompleted: lambda fold, body: (
+        fold.end_wait(f"call:{body.result.call_id}") if fold.waiting else False
+    ),
     e.QuestionAsked: lambda fold, body: _begin_wait(fold, f"question:{body.question_id}"),
     e.QuestionAnswered: lambda fold, body: fold.end_wait(f"question:{body.question_id}"),
     e.ApprovalRequested: lambda fold, body: _begin_wait(fold, f"call:{body.call_id}"),

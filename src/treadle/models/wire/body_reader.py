@@ -272,7 +272,7 @@ class BodyReader:
             return
         try:
             # All dialects have errors in these forms, whatever their own.
-            if raw.get("error") or ("message" in raw and _is_error(raw)):
+            if raw.get("error") or ("message" in raw and "error" in (raw.get("object"), raw.get("type"))):
                 raise explain_error(self._server, 200, find_error(raw) or raw)
             if is_whole:
                 collector.add_whole(raw)
@@ -316,10 +316,6 @@ async def _drain(answer: StreamedAnswer) -> None:
                 pass
     except (TransportError, TimeoutError):
         pass
-
-
-def _is_error(raw: dict[str, Json]) -> bool:
-    return raw.get("object") == "error" or raw.get("type") == "error"
 
 
 def _is_end(event: bytes) -> bool:

@@ -15,7 +15,7 @@ from treadle.runs.task import Grade
 from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.protocol import Limits
-from treadle.tasks.draws import Draw
+from treadle.tasks.draws import Draw, split
 from treadle.tasks.files.file_calls import edit_file, final, find_paths, read_files
 from treadle.tasks.generated import GeneratedCase, Milestone
 from treadle.tasks.solver import Habit, Solver, Step, WantedCall
@@ -29,7 +29,7 @@ REPAIRED_SHARE = 0.6
 TAMPERING_COST = 0.5
 """What is lost if the tests of the project were changed or deleted."""
 _KINDS = ("boundary", "operator", "ordering", "forgotten", "memory")
-_NAMES, _VERBS = ([part.strip() for part in DATA[name].split("|")] for name in ("names", "verbs"))
+_NAMES, _VERBS = split(DATA["names"]), split(DATA["verbs"])
 
 
 class Snippet(Struct, frozen=True):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, ToolSpec
-from treadle.tasks.draws import Draw, fraction
+from treadle.tasks.draws import Draw, fraction, split
 from treadle.tasks.solver import WantedCall, is_failure
 from treadle.testbed.built_in import (
     BuiltInModel,
@@ -23,8 +23,8 @@ from treadle.testbed.built_in import (
     make_completion,
     without_repairs,
 )
-from treadle.testbed.mediocre.composition import Composed, compose
-from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
+from treadle.testbed.mediocre.composition import Composed, Falsehood, compose
+from treadle.testbed.mediocre.figures import FIGURES
 from treadle.testbed.mediocre.ledger_judge import overlaps, write_verdicts
 from treadle.testbed.mediocre.mock_world import load_phrases, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import observe
@@ -35,7 +35,6 @@ from treadle.testbed.roles.agent_role import answer_as_agent, read_paragraphs
 from treadle.testbed.roles.errands import one_line
 from treadle.testbed.roles.file_kit import FileTools
 from treadle.testbed.roles.scenario_role import RequestDraft, ScenarioScene, write_scenario
-from treadle.testbed.roles.words import split
 from treadle.testbed.teacher import TeacherModel
 
 MEDIOCRE = "mediocre"
@@ -252,8 +251,8 @@ def _find_want(said: Sequence[str], texts: str) -> Want | None:
 
 def _order_kinds(draw: Draw) -> list[str]:
     """Return all kinds in random order. Those that are always possible seldom come first."""
-    kinds = draw.shuffled(KINDS)
-    return [*kinds[1:], kinds[0]] if kinds[0] in EXTRA_LIES and draw.chance(0.5) else kinds
+    kinds = draw.shuffled(FIGURES["kinds"])
+    return [*kinds[1:], kinds[0]] if kinds[0] in FIGURES["extra_lies"] and draw.chance(0.5) else kinds
 
 
 def _ask(tool: str, options: MediocreOptions, draw: Draw) -> str:

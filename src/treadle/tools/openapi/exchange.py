@@ -140,12 +140,12 @@ def _write_body(body: RequestBody, arguments: Mapping[str, Json]) -> tuple[bytes
         return _write(value).encode(), body.media
     if not isinstance(value, dict):
         raise ToolError(f"the body must be an object to be sent as {body.media}")
-    pairs = [(key, _write(item)) for key, items in value.items() for item in _each(items)]
+    pairs = [
+        (key, _write(item))
+        for key, items in value.items()
+        for item in (items if isinstance(items, list) else [items])
+    ]
     return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
-
-
-def _each(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else [value]
 
 
 _JSON = re.compile(r"application/json|[^/]+/[^/]+\+json")
