@@ -78,7 +78,7 @@ class ServedRequest(Struct, kw_only=True):
         extra = {name: it for name, it in self.extra.items() if not (is_agent and name == "response_format")}
         if dialect not in (self.dialect, None):
             for name in extra:
-                if name not in _HARMLESS and name not in _TRANSLATED:
+                if name not in _HARMLESS and name != "response_format":
                     raise ConfigError(
                         f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                     )
@@ -118,9 +118,6 @@ def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | N
     is_kind = choice in (AUTO, REQUIRED, NONE)
     fields = {"tool_choice": choice if is_kind else {"type": "function", **function}}
     return fields if is_parallel is None else {**fields, "parallel_tool_calls": is_parallel}
-
-
-_TRANSLATED = frozenset(("response_format",))
 
 
 def read_form(form: Json) -> dict[str, Json] | None:

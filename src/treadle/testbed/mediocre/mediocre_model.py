@@ -25,7 +25,7 @@ from treadle.testbed.built_in import (
 )
 from treadle.testbed.mediocre.composition import Composed, Falsehood, compose
 from treadle.testbed.mediocre.figures import FIGURES
-from treadle.testbed.mediocre.ledger_judge import overlaps, write_verdicts
+from treadle.testbed.mediocre.ledger_judge import MAX_REPAIRS, overlaps, write_verdicts
 from treadle.testbed.mediocre.mock_world import load_phrases, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import observe
 from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want
@@ -79,10 +79,6 @@ class _Reply(Struct, frozen=True):
     sort: str = "honest"
     falsehood: Falsehood | None = None
     is_cut: bool = False
-
-
-_MAX_REPAIRS = 3
-"""How many repairs of an answer are recognised."""
 
 
 class MediocreModel(BuiltInModel):
@@ -163,12 +159,17 @@ def truth_of(
     for position, message in enumerate(messages):
         if message.role is not Role.ASSISTANT or message.tool_calls:
             continue
-        for repairs in range(_MAX_REPAIRS + 1):
-            reply = answer(messages[:position], tools, options, repairs=repairs)
-            if reply.message.content == message.content:
-                found.append(AnswerTruth(position, reply.sort, reply.falsehood))
-                break
+        if (reply := _recognise(message, messages[:position], tools, options)) is not None:
+            found.append(AnswerTruth(position, reply.sort, reply.falsehood))
     return found
+
+
+def _recognise(
+    message: Message, before: Sequence[Message], tools: Sequence[ToolSpec], options: MediocreOptions
+) -> _Reply | None:
+    """Return the reply of the model that an answer is; `None` if the model would not have given it."""
+    replies = (answer(before, tools, options, repairs=repairs) for repairs in range(MAX_REPAIRS + 1))
+    return next((reply for reply in replies if reply.message.content == message.content), None)
 
 
 def answer(
@@ -223,10 +224,8 @@ def _find_repeated(
     said = one_line(lines[-1]) if lines else ""
     if not said or said not in message.content:
         return None
-    for repairs in range(_MAX_REPAIRS + 1):
-        last = answer(before[:-1], tools, options, repairs=repairs)
-        if last.message.content == before[-1].content:
-            break
+    if (last := _recognise(before[-1], before[:-1], tools, options)) is None:
+        return None
     lie, phrases = last.falsehood, load_phrases(options.texts)
     ends = [
         *phrases["advice"]["all"],
