@@ -262,6 +262,26 @@ def test_what_goes_in_comes_out(files: dict[str, bytes]) -> None:
     assert len(sandbox.paths()) == len(files)
 
 
+def test_changes_are_undone_to_the_last_delta() -> None:
+    before = {"a": b"1", "c/d": b"2", "k": b"3"}
+    sandbox = MemorySandbox(before)
+    sandbox.write_state("x", b"0")
+    sandbox.take_delta()
+    for path in ("a", "c/d"):
+        sandbox.delete(path)
+    for path in ("a/b", "c", "k", "new"):
+        sandbox.write(path, b"other")
+    sandbox.write("a/b", b"again")
+    sandbox.write_state("x", b"1")
+    sandbox.write_state("y", b"2")
+    sandbox.undo_changes()
+    assert contents_of(sandbox) == before
+    assert (sandbox.read_state("x"), sandbox.read_state("y")) == (b"0", None)
+    assert sandbox.snapshot_id == MemorySandbox(before).snapshot_id
+    assert not sandbox.has_changes
+    assert sandbox.take_delta() is None
+
+
 def test_what_has_changed_is_known_without_taking_a_delta() -> None:
     sandbox = MemorySandbox({"a": "1"})
     assert sandbox.has_changes
