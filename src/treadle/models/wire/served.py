@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role
@@ -184,7 +185,7 @@ def text_of_call(arguments: str) -> str:
     """Return the text of a call of a tool that takes one."""
     try:
         return _decode_text(arguments).input
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return arguments  # the model wrote something else
 
 
@@ -204,7 +205,7 @@ def read_fields(body: bytes) -> dict[str, Any]:
             msgspec.json.encode(fields)  # fails for half of a surrogate pair
     except UnicodeEncodeError:
         raise ConfigError("the request has half of a surrogate pair, which is no character") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"the body is not a JSON object: {error}") from None
     return fields
 

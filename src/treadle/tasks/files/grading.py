@@ -122,7 +122,7 @@ def _is_same(path: str, one: bytes | None, other: bytes | None) -> bool:
         if path.endswith(".json"):
             return _is_same_json(json.loads(one), json.loads(other))
         return _to_lines(one) == _to_lines(other)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -1,7 +1,6 @@
 """Projects with bugs, the tests that decide, and solvers that know the bugs."""
 
 import ast
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from string import Template
@@ -9,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.documents import read_data
+from treadle.core.documents import decode_or, read_data
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.runs.task import Grade
 from treadle.sandbox.commands.host import HostCommands
@@ -157,10 +156,7 @@ class RepairGoal(Struct, frozen=True):
         box = open_for_check(files, {_HIDDEN: script.encode()}, [_HIDDEN])
         async with commands.open() as folder:
             outcome = await folder.run(f"python3 -B {_HIDDEN}", box, _LIMITS)
-        try:
-            results = json.loads(outcome.text.strip().rpartition("\n")[2])
-        except ValueError:
-            results = None
+        results = decode_or(outcome.text.strip().rpartition("\n")[2])
         if isinstance(results, list) and len(results) == len(self.calls):
             return [str(item) for item in results]
         if "python3: not found" in outcome.text:

@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.types import Json, ToolSpec
 from treadle.tasks.files.file_calls import is_text
 from treadle.tasks.solver import FailedResult, Step, WantedCall
@@ -108,7 +109,7 @@ def paths_in(listing: str) -> list[str]:
     """Return the paths in the result of a listing: a JSON array of texts or objects, or one path in each line."""
     try:
         items = msgspec.json.decode(listing)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         lines = [line.strip() for line in listing.splitlines()]
         return [
             line.removeprefix("[FILE] ").removeprefix("- ")

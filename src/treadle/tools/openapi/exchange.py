@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote, urlencode
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ToolError
 from treadle.core.types import Json
 from treadle.http.guarded import HttpAnswer
@@ -172,7 +173,7 @@ def read(answer: HttpAnswer) -> ToolOutput:
         try:
             value = msgspec.json.decode(answer.body)
             text = msgspec.json.encode(value).decode()
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+        except UNREADABLE:
             text = _decode(answer.body, kind)
     elif _TEXT.fullmatch(media) or is_error or not answer.body:
         text = _decode(answer.body, kind)
