@@ -58,6 +58,8 @@ class AgainstADict(RuleBasedStateMachine):
         self.sandbox = MemorySandbox(files)
         self.model = dict(files)
         self.kept = Snapshots()
+        self.reported: dict[str, bytes] | None = None
+        """The files at the last delta; `None` if none was taken."""
         self.others: list[tuple[MemorySandbox, dict[str, bytes]]] = []
 
     def normal(self, path: str) -> str:
@@ -92,6 +94,7 @@ class AgainstADict(RuleBasedStateMachine):
     def take_and_restore(self) -> None:
         self.kept.add(self.sandbox.take_delta())
         assert self.sandbox.take_delta() is None
+        self.reported = dict(self.model)
         restored = self.kept.restore()
         assert contents_of(restored) == self.model
         assert restored.snapshot_id == self.sandbox.snapshot_id
@@ -100,12 +103,17 @@ class AgainstADict(RuleBasedStateMachine):
     @rule()
     def go_on_from_restored(self) -> None:
         self.kept.add(self.sandbox.take_delta())
-        self.sandbox = self.kept.restore()
+        self.sandbox, self.reported = self.kept.restore(), dict(self.model)
+
+    @rule()
+    def undo(self) -> None:
+        self.sandbox.undo_changes()
+        self.model = dict(self.model if self.reported is None else self.reported)
 
     @rule()
     def go_on_with_a_copy(self) -> None:
         self.others.append((self.sandbox, dict(self.model)))
-        self.sandbox, self.kept = self.sandbox.copy(), Snapshots()
+        self.sandbox, self.kept, self.reported = self.sandbox.copy(), Snapshots(), None
 
     @invariant()
     def same_files(self) -> None:
