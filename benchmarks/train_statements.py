@@ -46,7 +46,8 @@ from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import load_row
 from treadle.tasks.files import TASK_SET
 from treadle.testbed import oracle_for
-from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
+from treadle.testbed.mediocre.composition import Falsehood
+from treadle.testbed.mediocre.figures import FIGURES
 from treadle.testbed.mediocre.ledger_judge import overlaps
 
 SAMPLES = int(os.environ.get("TREADLE_ROWS", "600"))
@@ -133,7 +134,7 @@ def label(finding: Finding, lie: Falsehood | None) -> bool | None:
         return False
     is_open = True if finding.doubt.kind is not DoubtKind.SEEN else None
     statement = finding.statement
-    if lie.kind in WHOLE_LIES:
+    if lie.kind in FIGURES["whole_lies"]:
         return is_open
     if not (overlaps(lie.sentence, statement.sentence) or overlaps(lie.sentence, statement.text)):
         return False

@@ -120,6 +120,14 @@ DANGERS: dict[str, tuple[Json, str]] = {
         {"tools": [{"name": "shell", "settings": {"root": "registry.example/evil"}}]},
         "use the image 'registry.example/evil', which Docker or Podman pulls",
     ),
+    "shell with the network": (
+        {"tools": [{"name": "shell", "settings": {"network": True}}]},
+        "let these commands use the network",
+    ),
+    "shell with binds": (
+        {"tools": [{"name": "shell", "settings": {"read_only_binds": {"/etc": "/data"}}}]},
+        "let these commands read '/etc'",
+    ),
     "python": ({"tools": [{"name": "python"}]}, "run the Python code of its calls"),
     "mcp command": ({"tools": [{"name": "mcp:touch started"}]}, "start the program 'touch started'"),
     "mcp settings": (
@@ -153,6 +161,18 @@ DANGERS: dict[str, tuple[Json, str]] = {
     ),
     "spin": ({"tools": [{"name": "spin:{url}/mock"}]}, "send requests to '{url}/mock'"),
     "mock": ({"tools": [{"name": "mock:servers.json"}]}, "open the file 'servers.json'"),
+    "mock settings": (
+        {"tools": [{"name": "mock", "settings": {"definitions": "servers.json"}}]},
+        "open the file 'servers.json'",
+    ),
+    "mock with a simulator": (
+        {"tools": [{"name": "mock", "settings": {"definitions": {}, "simulator": {"model": "openai:m"}}}]},
+        "ask the model 'openai:m' in place of its tools",
+    ),
+    "mock with a cache": (
+        {"tools": [{"name": "mock", "settings": {"simulator": {"model": "openai:m", "cache": "evil"}}}]},
+        "keep answers in the folder 'evil'",
+    ),
     "module": ({"tools": [{"name": "evil:f"}]}, "import 'evil:f'"),
     "file": ({"tools": [{"name": "evil.py:f"}]}, "import the file 'evil.py:f'"),
     "os.system": ({"tools": [{"name": "os:system"}]}, "import 'os:system'"),

@@ -246,6 +246,9 @@ async def test_errors_are_typed_and_hold_no_key(wire, status, text, kind, is_str
         assert KEY not in shown
 
 
+DEEP = b'{"more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
 def faults(wire, *, is_streamed):
     body = b"".join(wire.events(wire.answer(said())))
     shared = {
@@ -253,6 +256,7 @@ def faults(wire, *, is_streamed):
         "closed": Reply(raw=b"", end=End.CLOSE),
         "no HTTP": Reply(raw=b"hello\n", end=End.CLOSE),
         "not JSON": Reply(b"<html>"),
+        "nested too deeply": Reply(DEEP),
         "an empty answer": Reply({}),
         "a list": Reply([]),
         "a number": Reply(b"7", headers={"content-type": "application/json"}),
@@ -267,6 +271,9 @@ def faults(wire, *, is_streamed):
         "cut": Reply(headers=head, pieces=[body[: len(body) // 2]]),
         "reset in the middle": Reply(headers=head, pieces=[body[: len(body) // 3]], end=End.RESET),
         "damaged": Reply(headers=head, pieces=[body[:hurt], b"}{\n\n", body[hurt:]]),
+        "an event that is nested too deeply": Reply(
+            headers=head, pieces=[body[: hurt - 10], DEEP, b"\n\n", body]
+        ),
         "nothing": Reply(headers=head, pieces=[]),
     }
 

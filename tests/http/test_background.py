@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from treadle.http.background import run_blocking
+from treadle.http.background import run_blocking, see_out
 
 
 async def name_of_thread() -> str:
@@ -34,6 +34,22 @@ def test_an_error_is_raised_to_the_caller():
 
     with pytest.raises(LookupError, match="nothing"):
         run_blocking(fail())
+
+
+async def test_work_is_seen_out_although_its_caller_is_cancelled():
+    work, stops = asyncio.get_running_loop().create_future(), []
+    caller = asyncio.create_task(see_out(work, lambda: stops.append("stop")))
+    await asyncio.sleep(0)
+    for number in (1, 2):
+        caller.cancel()
+        await asyncio.sleep(0.01)
+        assert (len(stops), caller.done()) == (number, False)
+    work.set_exception(LookupError("nobody needs it"))
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    done = asyncio.get_running_loop().create_future()
+    done.set_result(7)
+    assert await see_out(done) == 7
 
 
 def _run_in_child(results) -> None:

@@ -362,6 +362,22 @@ async def test_what_a_cascade_finds_wrong_with_an_answer(answer, fault):
     assert find_fault(request, await scripted("s", answer).infer(request, Watch())) == fault
 
 
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        ('{"city": "Oslo"}', None),
+        ('```json\n{"city": "Oslo"}\n```', None),
+        ('```JSON\n{"city": "Oslo"}\n```\n', None),
+        ("null", None),
+        ("The city is Oslo.", "it was not JSON"),
+        ('{"city": "Oslo"', "it was not JSON"),
+    ],
+)
+async def test_a_cascade_reads_json_as_the_loop_does(answer, fault):
+    request = Request(Log([Message(Role.USER, EASY)]), output_schema={"type": "object"})
+    assert find_fault(request, await scripted("s", answer).infer(request, Watch())) == fault
+
+
 async def test_a_judge_reads_the_answer_and_its_cost_counts():
     judge = scripted("j", answered("BAD: it is in Sweden.", cost=0.1), answered("GOOD", cost=0.2))
     tiers = {

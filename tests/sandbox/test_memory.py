@@ -58,6 +58,8 @@ class AgainstADict(RuleBasedStateMachine):
         self.sandbox = MemorySandbox(files)
         self.model = dict(files)
         self.kept = Snapshots()
+        self.reported: dict[str, bytes] | None = None
+        """The files at the last delta; `None` if none was taken."""
         self.others: list[tuple[MemorySandbox, dict[str, bytes]]] = []
 
     def normal(self, path: str) -> str:
@@ -92,6 +94,7 @@ class AgainstADict(RuleBasedStateMachine):
     def take_and_restore(self) -> None:
         self.kept.add(self.sandbox.take_delta())
         assert self.sandbox.take_delta() is None
+        self.reported = dict(self.model)
         restored = self.kept.restore()
         assert contents_of(restored) == self.model
         assert restored.snapshot_id == self.sandbox.snapshot_id
@@ -100,12 +103,17 @@ class AgainstADict(RuleBasedStateMachine):
     @rule()
     def go_on_from_restored(self) -> None:
         self.kept.add(self.sandbox.take_delta())
-        self.sandbox = self.kept.restore()
+        self.sandbox, self.reported = self.kept.restore(), dict(self.model)
+
+    @rule()
+    def undo(self) -> None:
+        self.sandbox.undo_changes()
+        self.model = dict(self.model if self.reported is None else self.reported)
 
     @rule()
     def go_on_with_a_copy(self) -> None:
         self.others.append((self.sandbox, dict(self.model)))
-        self.sandbox, self.kept = self.sandbox.copy(), Snapshots()
+        self.sandbox, self.kept, self.reported = self.sandbox.copy(), Snapshots(), None
 
     @invariant()
     def same_files(self) -> None:
@@ -260,6 +268,26 @@ def test_what_goes_in_comes_out(files: dict[str, bytes]) -> None:
         return
     assert {path: sandbox.read(path) for path in files} == files
     assert len(sandbox.paths()) == len(files)
+
+
+def test_changes_are_undone_to_the_last_delta() -> None:
+    before = {"a": b"1", "c/d": b"2", "k": b"3"}
+    sandbox = MemorySandbox(before)
+    sandbox.write_state("x", b"0")
+    sandbox.take_delta()
+    for path in ("a", "c/d"):
+        sandbox.delete(path)
+    for path in ("a/b", "c", "k", "new"):
+        sandbox.write(path, b"other")
+    sandbox.write("a/b", b"again")
+    sandbox.write_state("x", b"1")
+    sandbox.write_state("y", b"2")
+    sandbox.undo_changes()
+    assert contents_of(sandbox) == before
+    assert (sandbox.read_state("x"), sandbox.read_state("y")) == (b"0", None)
+    assert sandbox.snapshot_id == MemorySandbox(before).snapshot_id
+    assert not sandbox.has_changes
+    assert sandbox.take_delta() is None
 
 
 def test_what_has_changed_is_known_without_taking_a_delta() -> None:

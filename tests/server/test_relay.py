@@ -63,6 +63,8 @@ async def test_what_the_client_sends_reaches_the_engine(tmp_path: Path, journal:
         {"type": "text", "text": "what is this?"},
         {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+        {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk=", "filename": "a.pdf"}},
     ]
     messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}]
     form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}

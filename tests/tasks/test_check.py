@@ -138,6 +138,7 @@ def test_files_are_compared_by_what_they_say():
     assert reward("a.json", '{"a": 1}', b'{"a": "1"}') < 1.0
     assert reward("a.json", '{"a": 1}', b'{"a": 1') < 1.0
     assert reward("a.json", "[1, 2]", b"[2, 1]") < 1.0
+    assert reward("a.json", "[1, 2]", b"[" * 100_000) < 1.0
     assert reward("a.txt", "one\ntwo\n", b"one  \ntwo") == 1.0
     assert reward("a.txt", "one\ntwo\n", b"one\r\ntwo\r\n") == 1.0
     assert reward("a.txt", "one\ntwo\n", b"one\n\ntwo\n") < 1.0

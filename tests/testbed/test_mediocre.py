@@ -18,8 +18,7 @@ from treadle.tasks.draws import Draw
 from treadle.tasks.files.materials import COMPANIES
 from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.mediocre.composition import compose
-from treadle.testbed.mediocre.falsehoods import KINDS
-from treadle.testbed.mediocre.figures import rewrite, spell
+from treadle.testbed.mediocre.figures import FIGURES, rewrite, spell
 from treadle.testbed.mediocre.mediocre_model import MediocreModel, answer, read_options, truth_of
 from treadle.testbed.mediocre.mock_world import (
     define_tools,
@@ -93,7 +92,7 @@ async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
         assert answer != honest[messages[0].content].content
     assert kinds.total() > 0.9 * len(honest)
     assert len(kinds) >= 14
-    assert set(kinds) <= set(KINDS)
+    assert set(kinds) <= set(FIGURES["kinds"])
 
 
 @pytest.mark.sets(2)

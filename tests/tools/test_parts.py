@@ -123,6 +123,8 @@ def test_the_shell() -> None:
     assert shell.part == PartSpec(name="shell", settings=settings)
     assert rebuilt(shell) == [made.spec for made in shell.tools()]
     assert Shell().part == PartSpec(name="shell")
+    for more in ({"variables": {"STAGE": "test"}}, {"folders": {"/data": "", "/out": "results"}}):
+        assert rebuilt(Shell(**more)) == [made.spec for made in Shell(**more).tools()]
 
 
 def test_an_unprotected_shell_has_its_own_name() -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,34 @@ async def test_errors_of_files_are_those_of_python(lab: Lab, code: str, error: s
         f"try:\n    {code.replace(chr(10), chr(10) + '    ')}\nexcept OSError as e:\n    print('caught')"
     )
     assert caught == "caught\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(Path('n.txt').write_text('héj'), Path('n.txt').read_text())",
+        "f = open('a.txt', 'ab')\nprint(f.write(b'bc'))\nf.close()\nprint(open('a.txt', 'rb').read())",
+        "Path('p/q').mkdir(parents=True)\nPath('p/q').mkdir(exist_ok=True)\nprint(os.listdir('p'))",
+        "os.mkdir('p')\nprint(os.listdir('p'))\nos.rmdir('p')\nprint(os.path.exists('p'))",
+        "os.rename('d/b.txt', 'b.txt')\nprint(os.path.isdir('d'), os.listdir('d'), os.path.exists('b.txt'))",
+        "os.makedirs('p/q')\nos.rename('p/q', 'q')\nprint(os.listdir('p'), os.path.isdir('q'))",
+        "os.makedirs('p')\nos.rename('d', 'p/d')\nprint(os.listdir('p/d'), os.path.exists('d'))",
+        "os.makedirs('p/q')\nopen('p/q/f', 'w').write('1')\nos.rename('p/q', 'q')\nprint(os.listdir('p'))",
+        "os.remove('d/b.txt')\nprint(os.path.isdir('d'), os.listdir('d'))",
+        "print(Path('d/../a.txt').resolve().name, Path('a.txt').absolute().is_file())",
+        "print(os.path.basename(os.path.abspath('a.txt')))",
+        "print(os.stat('a.txt').st_size, os.path.isdir('d'), Path('d').stat().st_mode & 0o40000)",
+    ],
+)
+async def test_files_behave_as_those_of_python(lab: Lab, code: str, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name in lab.sandbox.paths():
+        (tmp_path / name).write_bytes(lab.sandbox.read(name))
+    code = f"import os\nfrom pathlib import Path\n{code}"
+    made = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert await lab.text(code) == made.stdout
 
 
 async def test_errors_show_where_and_keep_what_was_printed(lab: Lab) -> None:

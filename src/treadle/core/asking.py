@@ -19,6 +19,7 @@ from msgspec.structs import force_setattr
 
 from treadle.core import events as e
 from treadle.core.actions import Append, AskUser, tell
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, Option
 
@@ -269,7 +270,7 @@ def _read_form(schema: dict[str, Json], said: Answerable, find_fault: FindFault)
     value: Json
     try:
         value = msgspec.json.decode(said) if isinstance(said, str) else dict(said)  # type: ignore[arg-type]
-    except (msgspec.DecodeError, TypeError, UnicodeError, RecursionError) as error:
+    except (*UNREADABLE, TypeError) as error:
         raise ConfigError(f"the answer {said!r:.200} is not a JSON object ({error})") from None
     if not isinstance(value, dict):
         raise ConfigError(f"the answer {said!r:.200} is not a JSON object")

@@ -16,6 +16,8 @@ MAX_YAML_VALUES = 2_000_000
 """The most values in a YAML document. A value that aliases repeat counts each time."""
 MAX_YAML_DEPTH = 200
 """The deepest nesting in a YAML document."""
+UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""The exceptions of a decoder for JSON that is malformed, is not UTF-8, or is nested too deeply."""
 
 
 @cache
@@ -50,7 +52,7 @@ def decode_or(text: str | bytes, otherwise: Json = None) -> Json:
     """Return the value of a JSON text; `otherwise` if it is not JSON."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return otherwise
 
 

@@ -18,6 +18,7 @@ from treadle.core.actions import Append
 from treadle.core.asking import Answer, FindFault, open_questions, read_answer
 from treadle.core.calls import abandon_turn, external_calls, waiting_calls
 from treadle.core.decide import decide
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, Status
 from treadle.core.types import Delivery, Message, ToolErrorKind, ToolResult
@@ -130,7 +131,7 @@ def decode_message(number: int, raw: bytes) -> Posted:
     """Return the message with this number whose JSON is `raw`. One that cannot be read gets a fault."""
     try:
         return Posted(number, _decode(raw))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as error:
+    except (*UNREADABLE, ConfigError) as error:
         return Posted(number, None, f"it is damaged, or of a kind that this Treadle does not know ({error})")
 
 

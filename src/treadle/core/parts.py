@@ -20,19 +20,9 @@ MAX_INLINE_BYTES = 4096
 _SHOWN = ("image", "audio", "document")
 """The kinds of artifacts of a tool result that are sent to the model."""
 _TEXT_TYPES = frozenset(
-    (
-        "application/json",
-        "application/jsonl",
-        "application/javascript",
-        "application/sql",
-        "application/toml",
-        "application/x-ndjson",
-        "application/x-sh",
-        "application/x-yaml",
-        "application/xml",
-        "application/yaml",
-    )
+    ("json", "jsonl", "javascript", "sql", "toml", "x-ndjson", "x-sh", "x-yaml", "xml", "yaml")
 )
+"""The types below `application/` that are text."""
 
 
 def kind_of(mime_type: str) -> str:
@@ -41,7 +31,8 @@ def kind_of(mime_type: str) -> str:
     if stem in ("image", "audio"):
         return stem
     plain = mime_type.partition(";")[0].strip().lower()
-    return "text" if stem == "text" or plain in _TEXT_TYPES else "document"
+    is_text = stem == "text" or plain.removeprefix("application/") in _TEXT_TYPES
+    return "text" if is_text else "document"
 
 
 def make_part(

@@ -24,7 +24,6 @@ from treadle.core.types import (
     OutputMode,
     Request,
     Role,
-    ToolSpec,
     Usage,
 )
 
@@ -318,12 +317,9 @@ def make_request(state: "State", *, has_tools: bool) -> Request:
         return Request(state.messages, specs if has_tools else (), schema, prior=prior)
     if has_tools and len(specs) > 1:
         return Request(state.messages, specs, prior=prior)
-    return Request(state.messages, _only(specs, output.tool), None, output.tool, prior=prior)
-
-
-def _only(specs: tuple[ToolSpec, ...], name: str | None) -> tuple[ToolSpec, ...]:
-    # If no tool is left out, return the same tuple: models cache what they encoded from it.
-    return specs if len(specs) == 1 else tuple([spec for spec in specs if spec.name == name])
+    if len(specs) > 1:  # else it stays the same tuple: models cache what they encoded from it
+        specs = tuple([spec for spec in specs if spec.name == output.tool])
+    return Request(state.messages, specs, None, output.tool, prior=prior)
 
 
 def find_room(state: "State") -> int | None:

@@ -44,10 +44,10 @@ class TurnFold(Struct, kw_only=True, gc=False):
     has_failed: bool = False
     """True if the last end of a turn, or of the run, was an error; resuming the run opens the turn again."""
 
-    def take(self, body: e.DurableBody) -> bool:
-        """Take an event, and return whether it changed something. Events of inferences change nothing."""
-        change = TURN_CHANGES.get(type(body))
-        return change is not None and change(self, body)
+    def begin_wait(self, name: str) -> bool:
+        """Put a question or a call into `waiting`."""
+        self.waiting[name] = None
+        return True
 
     def end_wait(self, name: str) -> bool:
         """Take a question or a call from `waiting`, and return whether it was there."""
@@ -55,6 +55,48 @@ class TurnFold(Struct, kw_only=True, gc=False):
             return False
         del self.waiting[name]
         return True
+
+    # The functions that take an event return whether it changed the turns, or what the open turn waits for.
+
+    def on_turn_started(self, body: e.TurnStarted) -> bool:
+        self.turns, self.is_turn_open = body.turn, True
+        return True
+
+    def on_turn_completed(self, body: e.TurnCompleted) -> bool:
+        self.is_turn_open = False
+        self.waiting.clear()
+        self.has_failed = is_retriable(body.stop_reason, body.fault)
+        return True
+
+    def on_run_finished(self, body: e.RunFinished) -> bool:
+        self.has_failed = is_retriable(body.stop_reason, body.fault)
+        return True
+
+    def on_run_paused(self, body: e.RunPaused) -> bool:
+        if body.inbox is not None or body.reason == e.SET_ASIDE:
+            self.waiting[RESUME] = None
+        self.waiting |= dict.fromkeys([f"call:{call_id}" for call_id in body.call_ids])
+        return True
+
+    def on_run_resumed(self, body: e.RunResumed) -> bool:
+        self.is_turn_open |= reopens(has_failed=self.has_failed, is_turn_open=self.is_turn_open)
+        self.waiting.pop(RESUME, None)
+        return True
+
+    def on_tool_completed(self, body: e.ToolCompleted) -> bool:
+        return self.end_wait(f"call:{body.result.call_id}") if self.waiting else False
+
+    def on_question_asked(self, body: e.QuestionAsked) -> bool:
+        return self.begin_wait(f"question:{body.question_id}")
+
+    def on_question_answered(self, body: e.QuestionAnswered) -> bool:
+        return self.end_wait(f"question:{body.question_id}")
+
+    def on_approval_requested(self, body: e.ApprovalRequested) -> bool:
+        return self.begin_wait(f"call:{body.call_id}")
+
+    def on_approval_decided(self, body: e.ApprovalDecided) -> bool:
+        return self.end_wait(f"call:{body.call_id}")
 
 
 class StepFold(TurnFold, kw_only=True, gc=False):
@@ -85,100 +127,31 @@ class StepFold(TurnFold, kw_only=True, gc=False):
         self.at = body.at
         return is_changed
 
+    def on_run_started(self, body: e.RunStarted) -> bool:
+        self.started, self.model = body, body.spec.model.name
+        self.copied_until = 0 if body.parent is None else body.parent.seq
+        return False
 
-def _on_turn_started(fold: TurnFold, body: e.TurnStarted) -> bool:
-    fold.turns, fold.is_turn_open = body.turn, True
-    return True
+    def on_inference_started(self, body: e.InferenceStarted) -> bool:
+        self.has_lost, self.is_asking = self.is_asking, True
+        if body.model is not None:
+            self.model = self.asked_model = body.model
+        return False
 
+    def on_inference_completed(self, body: e.InferenceCompleted) -> bool:
+        self.is_asking = False
+        return False
 
-def _on_turn_completed(fold: TurnFold, body: e.TurnCompleted) -> bool:
-    fold.is_turn_open = False
-    fold.waiting.clear()
-    return _on_end(fold, body)
+    def on_inference_failed(self, body: e.InferenceFailed) -> bool:
+        self.is_asking = body.retry_in_seconds is not None
+        return False
 
-
-def _on_end(fold: TurnFold, body: e.TurnCompleted | e.RunFinished) -> bool:
-    fold.has_failed = is_retriable(body.stop_reason, body.fault)
-    return True
-
-
-def _on_run_paused(fold: TurnFold, body: e.RunPaused) -> bool:
-    if body.inbox is not None or body.reason == e.SET_ASIDE:
-        fold.waiting[RESUME] = None
-    fold.waiting |= dict.fromkeys([f"call:{call_id}" for call_id in body.call_ids])
-    return True
-
-
-def _on_run_resumed(fold: TurnFold, body: e.RunResumed) -> bool:
-    fold.is_turn_open |= reopens(has_failed=fold.has_failed, is_turn_open=fold.is_turn_open)
-    fold.waiting.pop(RESUME, None)
-    return True
-
-
-def _begin_wait(fold: TurnFold, name: str) -> bool:
-    fold.waiting[name] = None
-    return True
-
-
-def _on_tool_completed(fold: TurnFold, body: e.ToolCompleted) -> bool:
-    return fold.end_wait(f"call:{body.result.call_id}") if fold.waiting else False
-
-
-TURN_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
-    e.TurnStarted: _on_turn_started,
-    e.TurnCompleted: _on_turn_completed,
-    e.RunFinished: _on_end,
-    e.RunPaused: _on_run_paused,
-    e.RunResumed: _on_run_resumed,
-    e.ToolCompleted: _on_tool_completed,
-    e.QuestionAsked: lambda fold, body: _begin_wait(fold, f"question:{body.question_id}"),
-    e.QuestionAnswered: lambda fold, body: fold.end_wait(f"question:{body.question_id}"),
-    e.ApprovalRequested: lambda fold, body: _begin_wait(fold, f"call:{body.call_id}"),
-    e.ApprovalDecided: lambda fold, body: fold.end_wait(f"call:{body.call_id}"),
-}
-"""The functions that take the events which change turns or waits; `TurnFold.take` calls them."""
-
-
-def _start_run(fold: StepFold, body: e.RunStarted) -> bool:
-    fold.started, fold.model = body, body.spec.model.name
-    fold.copied_until = 0 if body.parent is None else body.parent.seq
-    return False
-
-
-def _start_inference(fold: StepFold, body: e.InferenceStarted) -> bool:
-    fold.has_lost, fold.is_asking = fold.is_asking, True
-    if body.model is not None:
-        fold.model = fold.asked_model = body.model
-    return False
-
-
-def _complete_inference(fold: StepFold, body: e.InferenceCompleted) -> bool:
-    fold.is_asking = False
-    return False
-
-
-def _fail_inference(fold: StepFold, body: e.InferenceFailed) -> bool:
-    fold.is_asking = body.retry_in_seconds is not None
-    return False
-
-
-def _resume_run(fold: StepFold, body: e.RunResumed) -> bool:
-    fold.has_lost, fold.is_asking = fold.is_asking and not body.begins_fork, False
-    fold.idle_seconds = max(0.0, body.at - fold.at)
-    if body.agent is not None:
-        fold.model = body.agent.model.name
-    return _on_run_resumed(fold, body)
-
-
-STEP_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
-    **TURN_CHANGES,
-    e.RunStarted: _start_run,
-    e.RunResumed: _resume_run,
-    e.InferenceStarted: _start_inference,
-    e.InferenceCompleted: _complete_inference,
-    e.InferenceFailed: _fail_inference,
-}
-"""The functions that take the events which change a `StepFold`; `StepFold.take` calls them, and sets `at`."""
+    def on_run_resumed(self, body: e.RunResumed) -> bool:
+        self.has_lost, self.is_asking = self.is_asking and not body.begins_fork, False
+        self.idle_seconds = max(0.0, body.at - self.at)
+        if body.agent is not None:
+            self.model = body.agent.model.name
+        return super().on_run_resumed(body)
 
 
 def find_handlers(kind: type) -> dict[type, Callable[..., Any]]:
@@ -187,3 +160,7 @@ def find_handlers(kind: type) -> dict[type, Callable[..., Any]]:
     bodies = (*get_args(e.DurableBody), *get_args(e.Delta))
     found = {body: getattr(kind, f"on_{body.__struct_config__.tag}", None) for body in bodies}
     return {body: method for body, method in found.items() if method is not None}
+
+
+STEP_CHANGES: dict[type, Callable[[Any, Any], bool]] = find_handlers(StepFold)
+"""The functions that take the events which change a `StepFold`; `StepFold.take` calls them, and sets `at`."""

@@ -92,6 +92,25 @@ def run_blocking(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventL
     return _run_in(_BLOCKING.loop if loop is None or not loop.is_running() else loop, coroutine)
 
 
+async def see_out(work: "asyncio.Future[T]", on_cancel: Callable[[], object] = lambda: None) -> T:
+    """Wait for the end of `work` even if cancelled, and return its result.
+
+    Each cancellation calls `on_cancel`. It is raised after the end, whatever `work` came to.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            on_cancel()
+    if cancelled is not None:
+        if not work.cancelled():
+            work.exception()  # so that asyncio does not call it unseen
+        raise cancelled
+    return work.result()
+
+
 def _run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
     done: Future[T] = Future()
     tasks: list[asyncio.Task[T]] = []

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import JournalError, RunExistsError, RunNotFoundError
 from treadle.core.patches import load, read_patch
 from treadle.journal.protocol import Journal
@@ -189,7 +190,7 @@ def _check_line(line: bytes, event: e.Event, run: _Run) -> None:
     """Compare a line with its checksum. Raises: `JournalError` if they differ."""
     try:
         export = _line.decode(line).export
-    except e.UNREADABLE as error:
+    except UNREADABLE as error:
         raise JournalError(f"the field 'export' of the line is damaged ({error})") from error
     if event.seq == 1 and export is not None:
         run.total = export.events

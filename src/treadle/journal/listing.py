@@ -12,7 +12,7 @@ from treadle.core.estimates import CHARS_PER_TOKEN, count_chars, guess_of_chars
 from treadle.core.inbox import RESERVED
 from treadle.core.state import Status, fold
 from treadle.core.tally import Charge, charge_of
-from treadle.core.turns import TURN_CHANGES, TurnFold
+from treadle.core.turns import TurnFold, find_handlers
 from treadle.core.types import Delivery, Message, Usage
 from treadle.journal.run_info import CALLER, RunInfo
 
@@ -75,13 +75,13 @@ class Facts(TurnFold, kw_only=True, gc=False):
                 if self.waiting:
                     is_changed |= self.end_wait(f"call:{body.result.call_id}")
                 if body.child is not None:
-                    _charge(self, Charge(body.child.usage, body.child.cost_usd))
+                    self._charge(Charge(body.child.usage, body.child.cost_usd))
             elif type(body) is e.InferenceCompleted:
                 completion = body.completion
                 usage, cost_usd = completion.usage, completion.cost_usd
                 if not usage.is_reported:
                     self.context_chars = chars
-                    usage = _guess_usage(self, completion.message)
+                    usage = self._guess_usage(completion.message)
                 self.steps = body.step
                 self.input_tokens += usage.input_tokens
                 self.output_tokens += usage.output_tokens
@@ -92,7 +92,7 @@ class Facts(TurnFold, kw_only=True, gc=False):
                 if self.cost_usd is not None:
                     self.cost_usd = None if cost_usd is None else self.cost_usd + cost_usd
                 if body.verdict is not None:
-                    _charge(self, Charge(body.verdict.usage, body.verdict.cost_usd))
+                    self._charge(Charge(body.verdict.usage, body.verdict.cost_usd))
             elif type(body) is e.InferenceStarted:
                 if self.steering_chars and body.has_tools:
                     chars = None if chars is None else chars + self.steering_chars
@@ -109,7 +109,120 @@ class Facts(TurnFold, kw_only=True, gc=False):
         same = {name: getattr(self, name) for name in _SAME_FIELDS}
         return RunInfo(run_id=run_id, is_waiting=bool(self.waiting), is_driven=is_driven, **same)
 
+    def on_run_started(self, body: e.RunStarted) -> bool:
+        self.status, self.stop_reason = _RUNNING, None
+        self.model, self.is_session = body.spec.model.name or None, body.is_session
+        if body.task is not None:
+            self.task_set, self.task_id = body.task.task_set, body.task.task_id
+        if body.parent is not None:
+            self.parent_run_id = body.parent.run_id
+        if body.metadata:
+            self.labels = {name: value for name, value in body.metadata.items() if isinstance(value, str)}
+        if body.caller is not None:
+            self.labels = {**self.labels, CALLER: body.caller.run_id}
+        self.context_chars = len(body.system_message or "")
+        return True
 
+    def on_turn_started(self, body: e.TurnStarted) -> bool:
+        self.status, self.stop_reason = _RUNNING, None
+        count = self.turns + (not body.message.is_own)
+        super().on_turn_started(body)
+        self.turns = count
+        self.reward = self.ended_at = None
+        if self.input is None:
+            self.input = body.message.content[:_SHOWN_CHARS]
+        if body.recalled is not None:
+            self._say(f"{body.recalled.text}\n\n")
+        if body.hint is not None:
+            self._say(f"\n\n{body.hint}")
+        if body.judgement is not None:
+            self._charge(charge_of(body))
+        self._say(body.message.content)
+        return True
+
+    def _guess_usage(self, message: Message) -> Usage:
+        """Return what `core.state.guess_usage` returns for the fold of the same events."""
+        if self.context_chars is None:
+            self.is_exact = False
+        return Usage(guess_of_chars(self.context_chars or 0), guess_of_chars(count_chars(message)))
+
+    def _say(self, text: str) -> None:
+        """Count text that was added since the newest inference."""
+        if self.context_chars is not None:
+            self.context_chars += len(text)
+
+    def _charge(self, charge: Charge | None) -> None:
+        """Count tokens and cost that are not those of an answer in the transcript."""
+        if charge is None:
+            return
+        usage, cost_usd = charge
+        self.input_tokens += usage.input_tokens
+        self.cached_input_tokens += usage.cached_input_tokens
+        self.output_tokens += usage.output_tokens
+        self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
+
+    def on_inference_failed(self, body: e.InferenceFailed) -> bool:
+        if body.usage is not None:
+            self._charge(charge_of(body))
+        return False
+
+    def on_context_compacted(self, body: e.ContextCompacted) -> bool:
+        self._charge(charge_of(body))
+        self.context_chars = None
+        return False
+
+    def on_message_injected(self, body: e.MessageInjected) -> bool:
+        if self.input is None and body.message.role == "user":
+            self.input = body.message.content[:_SHOWN_CHARS]
+        if body.delivery is None:
+            self._say(body.message.content)
+        elif body.delivery is Delivery.INTERRUPT:
+            self.steering_chars = 0
+        elif body.delivery is Delivery.STEER and self.is_turn_open:
+            self.steering_chars += len(body.message.content)
+        return False
+
+    def on_turn_completed(self, body: e.TurnCompleted) -> bool:
+        self.steering_chars = 0
+        self._end(body)
+        return super().on_turn_completed(body)
+
+    def on_run_finished(self, body: e.RunFinished) -> bool:
+        self.status, self.stop_reason = _FINISHED, str(body.stop_reason)
+        self._end(body)
+        return super().on_run_finished(body)
+
+    def _end(self, body: e.TurnCompleted | e.RunFinished) -> None:
+        self.ended_at = body.at
+        self.error = None if body.error is None else body.error[:_SHOWN_CHARS]
+        self.fault = None if body.fault is None else str(body.fault)
+
+    def on_run_paused(self, body: e.RunPaused) -> bool:
+        self.status, self.stop_reason, self.ended_at = _PAUSED, body.reason, body.at
+        return super().on_run_paused(body)
+
+    def on_run_resumed(self, body: e.RunResumed) -> bool:
+        if body.agent is not None:
+            self.model = body.agent.model.name or None
+        self.status, self.stop_reason, self.ended_at = _RUNNING, None, None
+        return super().on_run_resumed(body)
+
+    def on_noted(self, body: e.Noted) -> bool:
+        """Set and remove labels, except those that only Treadle sets."""
+        found = {name: value for name, value in body.labels.items() if not name.startswith(RESERVED)}
+        if found:
+            kept = {**self.labels, **found}
+            self.labels = {name: value for name, value in kept.items() if value is not None}
+        return bool(found)
+
+    def on_rewarded(self, body: e.Rewarded) -> bool:
+        if body.name != "check":
+            return False
+        self.reward = body.reward
+        return True
+
+
+_UPDATES: dict[type, Callable[[Facts, Any], bool]] = find_handlers(Facts)
 _SAME_FIELDS = tuple([name for name in RunInfo.__struct_fields__ if name in Facts.__struct_fields__])
 
 
@@ -125,151 +238,3 @@ def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
         facts.context_chars = CHARS_PER_TOKEN * state.size.last_usage.total_tokens + state.size.unsent_chars
         facts.is_exact = True
     return facts
-
-
-def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
-    facts.status, facts.stop_reason = _RUNNING, None
-    facts.model, facts.is_session = body.spec.model.name or None, body.is_session
-    if body.task is not None:
-        facts.task_set, facts.task_id = body.task.task_set, body.task.task_id
-    if body.parent is not None:
-        facts.parent_run_id = body.parent.run_id
-    if body.metadata:
-        facts.labels = {name: value for name, value in body.metadata.items() if isinstance(value, str)}
-    if body.caller is not None:
-        facts.labels = {**facts.labels, CALLER: body.caller.run_id}
-    facts.context_chars = len(body.system_message or "")
-    return True
-
-
-def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
-    facts.status, facts.stop_reason = _RUNNING, None
-    count = facts.turns + (not body.message.is_own)
-    TURN_CHANGES[e.TurnStarted](facts, body)
-    facts.turns = count
-    facts.reward = facts.ended_at = None
-    if facts.input is None:
-        facts.input = body.message.content[:_SHOWN_CHARS]
-    if body.recalled is not None:
-        _say(facts, f"{body.recalled.text}\n\n")
-    if body.hint is not None:
-        _say(facts, f"\n\n{body.hint}")
-    if body.judgement is not None:
-        _charge(facts, charge_of(body))
-    return _say(facts, body.message.content) or True
-
-
-def _guess_usage(facts: Facts, message: Message) -> Usage:
-    """Return what `core.state.guess_usage` returns for the fold of the same events."""
-    if facts.context_chars is None:
-        facts.is_exact = False
-    return Usage(guess_of_chars(facts.context_chars or 0), guess_of_chars(count_chars(message)))
-
-
-def _say(facts: Facts, text: str) -> bool:
-    """Count text that was added since the newest inference."""
-    if facts.context_chars is not None:
-        facts.context_chars += len(text)
-    return False
-
-
-def _charge(facts: Facts, charge: Charge | None) -> None:
-    """Count tokens and cost that are not those of an answer in the transcript."""
-    if charge is None:
-        return
-    usage, cost_usd = charge
-    facts.input_tokens += usage.input_tokens
-    facts.cached_input_tokens += usage.cached_input_tokens
-    facts.output_tokens += usage.output_tokens
-    facts.cost_usd = None if cost_usd is None or facts.cost_usd is None else facts.cost_usd + cost_usd
-
-
-def _on_inference_failed(facts: Facts, body: e.InferenceFailed) -> bool:
-    if body.usage is not None:
-        _charge(facts, charge_of(body))
-    return False
-
-
-def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
-    _charge(facts, charge_of(body))
-    facts.context_chars = None
-    return False
-
-
-def _on_message_injected(facts: Facts, body: e.MessageInjected) -> bool:
-    if facts.input is None and body.message.role == "user":
-        facts.input = body.message.content[:_SHOWN_CHARS]
-    if body.delivery is not None:
-        if body.delivery is Delivery.INTERRUPT:
-            facts.steering_chars = 0
-        elif body.delivery is Delivery.STEER and facts.is_turn_open:
-            facts.steering_chars += len(body.message.content)
-        return False
-    return _say(facts, body.message.content)
-
-
-def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
-    facts.steering_chars = 0
-    return _end(facts, body)
-
-
-def _on_run_finished(facts: Facts, body: e.RunFinished) -> bool:
-    facts.status, facts.stop_reason = _FINISHED, str(body.stop_reason)
-    return _end(facts, body)
-
-
-def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
-    TURN_CHANGES[type(body)](facts, body)
-    facts.ended_at = body.at
-    facts.error = None if body.error is None else body.error[:_SHOWN_CHARS]
-    facts.fault = None if body.fault is None else str(body.fault)
-    return True
-
-
-def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
-    facts.status, facts.stop_reason, facts.ended_at = _PAUSED, body.reason, body.at
-    TURN_CHANGES[type(body)](facts, body)
-    return True
-
-
-def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
-    if body.agent is not None:
-        facts.model = body.agent.model.name or None
-    TURN_CHANGES[type(body)](facts, body)
-    facts.status, facts.stop_reason, facts.ended_at = _RUNNING, None, None
-    return True
-
-
-def _on_noted(facts: Facts, body: e.Noted) -> bool:
-    """Set and remove labels, except those that only Treadle sets."""
-    found = {name: value for name, value in body.labels.items() if not name.startswith(RESERVED)}
-    if found:
-        kept = {**facts.labels, **found}
-        facts.labels = {name: value for name, value in kept.items() if value is not None}
-    return bool(found)
-
-
-def _on_rewarded(facts: Facts, body: e.Rewarded) -> bool:
-    if body.name != "check":
-        return False
-    facts.reward = body.reward
-    return True
-
-
-_UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
-    e.RunStarted: _on_run_started,
-    e.TurnStarted: _on_turn_started,
-    e.InferenceFailed: _on_inference_failed,
-    e.ContextCompacted: _on_context_compacted,
-    e.MessageInjected: _on_message_injected,
-    e.QuestionAsked: TURN_CHANGES[e.QuestionAsked],
-    e.QuestionAnswered: TURN_CHANGES[e.QuestionAnswered],
-    e.ApprovalRequested: TURN_CHANGES[e.ApprovalRequested],
-    e.ApprovalDecided: TURN_CHANGES[e.ApprovalDecided],
-    e.TurnCompleted: _on_turn_completed,
-    e.RunPaused: _on_run_paused,
-    e.RunResumed: _on_run_resumed,
-    e.RunFinished: _on_run_finished,
-    e.Rewarded: _on_rewarded,
-    e.Noted: _on_noted,
-}

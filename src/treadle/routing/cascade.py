@@ -1,7 +1,6 @@
 """The router `cascade`, which asks the weakest tier first and checks its answer before it is used."""
 
-import msgspec
-
+from treadle.core.answering import strip_answer
 from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.fence import fence
@@ -88,12 +87,8 @@ def find_fault(request: Request, completion: Completion) -> str | None:
     words = text.split()
     if len(words) >= _MIN_REPEATED_WORDS and len(set(words)) / len(words) < _MIN_DISTINCT:
         return "it repeated itself"
-    if request.output_schema is not None:
-        try:
-            msgspec.json.decode(text.removeprefix("```json").strip("`\n "))
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return "it was not JSON"
-    return None
+    is_fit = request.output_schema is None or decode_or(strip_answer(text), ...) is not ...
+    return None if is_fit else "it was not JSON"
 
 
 def _find_call_fault(request: Request, message: Message) -> str | None:

@@ -254,7 +254,8 @@ class MemorySandbox:
             return FileDelta(changed, tuple(deleted), states), blobs
 
     def undo_changes(self) -> None:
-        for path, old in list(self._before.items()):
+        # What is new goes first: it may be a file where a folder was, or the other way round.
+        for path, old in sorted(self._before.items(), key=lambda item: item[1] is not None):
             if old is not None:
                 self.write(path, old.data)
             elif path in self._files:

@@ -24,6 +24,11 @@ def pick(options: Sequence[T], *parts: object) -> T:
     return options[int(fraction(*parts) * len(options))]
 
 
+def split(text: str) -> tuple[str, ...]:
+    """Return the parts of a text that `|` separates, with single spaces. `-` is an empty part."""
+    return tuple(["" if part.strip() == "-" else " ".join(part.split()) for part in text.split("|")])
+
+
 class Draw:
     """A sequence of random draws from one seed."""
 

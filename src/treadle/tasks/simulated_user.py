@@ -18,13 +18,10 @@ _DATA = read_data(__package__, "simulated_user")
 _TEXTS: Mapping[str, str] = _DATA["texts"]
 _FACTS: Mapping[str, Sequence[str]] = _DATA["facts"]
 _SENTENCE = re.compile(r"(?:[^.!?\n]|[.!?](?=\S))++[.!?]?")
-
-
-def _any_of(name: str) -> re.Pattern[str]:
-    return re.compile("|".join(_DATA["patterns"][name]), re.IGNORECASE)
-
-
-_ASKING, _CONFIRMING, _REFUSING, _CLOSING = map(_any_of, ("asking", "confirming", "refusing", "closing"))
+_ASKING, _CONFIRMING, _REFUSING, _CLOSING = (
+    re.compile("|".join(_DATA["patterns"][name]), re.IGNORECASE)
+    for name in ("asking", "confirming", "refusing", "closing")
+)
 
 
 class SimulatedUser(Struct, frozen=True):

@@ -24,7 +24,9 @@ TEACHER = "teacher"
 
 _WRITERS: Mapping[str, Callable[[Facts, Sequence[Message], float], Json]] = {
     "subtopics": lambda facts, messages, rate: write_topics(facts, rate),
-    "scenario": lambda facts, messages, rate: write_scenario(facts, _count_answers(messages)),
+    "scenario": lambda facts, messages, rate: write_scenario(
+        facts, sum([message.role is Role.ASSISTANT for message in messages])
+    ),
     "user_turn": lambda facts, messages, rate: write_user_turn(facts, messages),
     "judgement": lambda facts, messages, rate: judge(facts),
     "statement_verdicts": lambda facts, messages, rate: {"verdicts": list[Json]()},  # it does not guess
@@ -65,10 +67,6 @@ class TeacherModel(BuiltInModel):
             if written is not None:
                 return written
         return Message(Role.ASSISTANT, f"I can't make this call in the format {text.format}.")
-
-
-def _count_answers(messages: Sequence[Message]) -> int:
-    return sum([message.role is Role.ASSISTANT for message in messages])
 
 
 def _fit(value: Json, schema: Mapping[str, Json] | None) -> Json:

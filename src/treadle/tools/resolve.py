@@ -221,13 +221,7 @@ def demands_of_tools(part: PartSpec) -> list[str]:
     kind, _, text = part.name.partition(":")
     settings = part.settings or {}
     if part.name in _FIXED:
-        root = settings.get("root")
-        pulled = (
-            []
-            if root is None
-            else [f"use the image {root!r}, which Docker or Podman pulls if it is not here"]
-        )
-        return [*_FIXED[part.name], *pulled]
+        return [*_FIXED[part.name], *_demands_of_shell(settings)]
     if kind in ("mcp", "client-mcp"):
         from treadle.tools.mcp.target import OF_RUN
 
@@ -254,13 +248,30 @@ def demands_of_tools(part: PartSpec) -> list[str]:
         urls = [text or settings.get("endpoint"), *filter(None, [settings.get("tools_endpoint")])]
         return [f"send requests to {url!r}" for url in urls]
     if kind == "mock":
-        return [f"open the file {text!r}"]
+        return _demands_of_mock(text or settings.get("definitions"), settings.get("simulator"))
     if split_file(part.name):
         return [f"import the file {part.name!r}"]
     if REFERENCE.fullmatch(part.name):
         return [f"import {part.name!r}"]
     known = part.name if part.name in TOOLSETS else f"{kind}:"
     return [f"load the installed toolset {known!r}" if known in TOOLSETS else f"load the tool {part.name!r}"]
+
+
+def _demands_of_shell(settings: dict[str, Json]) -> list[str]:
+    root, binds = settings.get("root"), settings.get("read_only_binds")
+    found = ["let these commands use the network"] if settings.get("network") else []
+    found += [f"let these commands read {path!r}" for path in (binds if isinstance(binds, dict) else ())]
+    if root is not None:
+        found.append(f"use the image {root!r}, which Docker or Podman pulls if it is not here")
+    return found
+
+
+def _demands_of_mock(definitions: Json, simulator: Json) -> list[str]:
+    asked = simulator if isinstance(simulator, dict) else {"model": simulator}
+    found = [f"open the file {definitions!r}"] if isinstance(definitions, str) else []
+    if simulator is not None:
+        found.append(f"ask the model {asked.get('model')!r} in place of its tools")
+    return found + ([f"keep answers in the folder {asked['cache']!r}"] if asked.get("cache") else [])
 
 
 def _demands_of_mcp(text: str, settings: dict[str, Json]) -> list[str]:

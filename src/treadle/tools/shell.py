@@ -210,10 +210,19 @@ def make_shell(
     network: bool = False,
     limits: Mapping[str, float] | None = None,
     read_only_binds: Mapping[str, str] | None = None,
+    folders: Mapping[str, str] | None = None,
     root: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Shell:
     """Return the toolset with the name `shell`, which always isolates commands. See `Shell`."""
-    return Shell(network=network, limits=limits, read_only_binds=read_only_binds, root=root)
+    return Shell(
+        network=network,
+        limits=limits,
+        read_only_binds=read_only_binds,
+        folders=folders,
+        root=root,
+        variables=variables,
+    )
 
 
 def make_unprotected_shell(*, limits: Mapping[str, float] | None = None) -> Shell:

@@ -24,7 +24,6 @@ from treadle.core.events.body import ToolCallDelta as ToolCallDelta
 from treadle.core.events.body import ToolProgress as ToolProgress
 from treadle.core.events.body import is_since as is_since
 from treadle.core.events.codec import EVENT_TYPES as EVENT_TYPES
-from treadle.core.events.codec import UNREADABLE as UNREADABLE
 from treadle.core.events.codec import DurableBody as DurableBody
 from treadle.core.events.codec import Ephemeral as Ephemeral
 from treadle.core.events.codec import Event as Event

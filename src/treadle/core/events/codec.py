@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import JournalError
 from treadle.core.events.asking import ApprovalDecided, ApprovalRequested, QuestionAnswered, QuestionAsked
 from treadle.core.events.body import VERSION, Body, Delta
@@ -153,9 +154,6 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[DurableBody] = msgspec.json.Decoder(DurableBody)
 _probe = msgspec.json.Decoder(_Probe)
 _line = msgspec.json.Decoder(_Line)
-
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The exceptions of a decoder for JSON that is malformed, is not UTF-8, or is nested too deeply."""
 
 encode_body = _encoder.encode
 """Return a body as JSON: an object whose first key is `type`."""

@@ -295,7 +295,10 @@ class Config:
         for name in ("model", "limit", "fallback", "cooldown_seconds", "cache", "options"):
             given.pop(name, None)
         if table.headers and "headers" not in asked:
-            given["headers"] = {name: _fill(value) for name, value in table.headers.items()}
+            given["headers"] = {
+                name: _PLACE.sub(lambda place: _read_variable(place[1], "a header"), value)
+                for name, value in table.headers.items()
+            }
         if table.price is not None:
             given["price"] = Price(**table.price.model_dump())
         if table.renderer is not None:
@@ -511,10 +514,6 @@ def _share_limiter(provider: str, table: ModelTable | None, options: Mapping[str
 
     server = [str(options.get(key) or getattr(table, key, None) or "") for key in ("base_url", "api_key_env")]
     return Limiter.shared(" ".join(["job", provider, *server]), is_adaptive=False, learn_at_share=0.4)
-
-
-def _fill(text: str) -> str:
-    return _PLACE.sub(lambda place: _read_variable(place[1], "a header"), text)
 
 
 def _read_variable(name: str, what: str) -> str:

@@ -1,6 +1,7 @@
 """The tables of treadle.toml."""
 
 import re
+from collections.abc import Callable
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -326,18 +327,16 @@ class RegressionTable(Table):
     """The level of the intervals and of the test."""
 
 
-def _as_tier(value: object) -> object:
-    return {"model": value} if isinstance(value, str) else value
+def _named_by(key: str) -> Callable[[object], object]:
+    return lambda value: {key: value} if isinstance(value, str) else value
 
 
-def _as_router(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-TierValue: TypeAlias = Annotated[TierTable, BeforeValidator(_as_tier, json_schema_input_type=TierTable | str)]
+TierValue: TypeAlias = Annotated[
+    TierTable, BeforeValidator(_named_by("model"), json_schema_input_type=TierTable | str)
+]
 """A tier as it is written: a table, or the name of its model."""
 RouterValue: TypeAlias = Annotated[
-    RouterTable, BeforeValidator(_as_router, json_schema_input_type=RouterTable | str)
+    RouterTable, BeforeValidator(_named_by("name"), json_schema_input_type=RouterTable | str)
 ]
 """A router as it is written: a table, or its name."""
 

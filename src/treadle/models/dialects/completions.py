@@ -192,9 +192,10 @@ class CompletionsModel(HttpModel):
                 "are written, as model(..., format='hermes')"
             )
         pieces, _ = request.messages.join(self._write_message, None, request.contents)
-        schema = request.output_schema
-        # Open engines can decode within a schema at this endpoint too.
-        end = b'"}' if schema is None else b'","response_format":%b}' % _encode_schema(schema)
+        end, schema = b'"}', request.output_schema
+        if schema is not None:  # open engines can decode within it at this endpoint too
+            wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+            end = b'","response_format":%b}' % _encode(wanted)
         return b"".join([self._heads[is_stream], self._begin, *pieces, self._answer, end])
 
     def _shape(self, raw: Json, body: bytes) -> Json:
@@ -222,7 +223,3 @@ def _writer_for(template: str) -> Callable[[None, Message, Contents], tuple[None
         return None, _encode_inner(write(with_files(message, contents)))
 
     return step
-
-
-def _encode_schema(schema: dict[str, Json]) -> bytes:
-    return _encode({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ProviderError, ServerError, TransportError, retold
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
@@ -117,7 +118,7 @@ class BodyReader:
         for event in self._reader.feed(chunk):
             try:
                 raw = _decode(event)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNREADABLE:
                 raw = None
             if type(raw) is dict and not self._unread:
                 # This is what nearly all events are.
@@ -191,11 +192,11 @@ class BodyReader:
     def _read(self, event: bytes) -> Json:
         try:
             return self._shape_all(_decode(event), event)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             pass
         try:
             raw = self._shape_all(decode_damaged(event))
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return None
         if self._whole_deltas is None:
             self._whole_deltas = WholeDeltas(self._on_delta)
@@ -272,7 +273,7 @@ class BodyReader:
             return
         try:
             # All dialects have errors in these forms, whatever their own.
-            if raw.get("error") or ("message" in raw and _is_error(raw)):
+            if raw.get("error") or ("message" in raw and "error" in (raw.get("object"), raw.get("type"))):
                 raise explain_error(self._server, 200, find_error(raw) or raw)
             if is_whole:
                 collector.add_whole(raw)
@@ -316,10 +317,6 @@ async def _drain(answer: StreamedAnswer) -> None:
                 pass
     except (TransportError, TimeoutError):
         pass
-
-
-def _is_error(raw: dict[str, Json]) -> bool:
-    return raw.get("object") == "error" or raw.get("type") == "error"
 
 
 def _is_end(event: bytes) -> bool:
@@ -379,13 +376,13 @@ _decode = msgspec.json.Decoder().decode
 def decode_damaged(body: bytes) -> Json:
     """Return the value of JSON that the strict decoder refused. Its strings may contain surrogates.
 
-    Raises: `msgspec.DecodeError` if it is not JSON.
+    Raises: one of `UNREADABLE` if it is not JSON.
     """
     # Bytes that are not UTF-8 become replacement characters, as in a browser.
     body = body.removeprefix(BOM).decode(errors="replace").encode()
     try:
         return _decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         if _SURROGATE.search(body) is None:
             raise
         try:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import decode_or
+from treadle.core.documents import UNREADABLE, decode_or
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TransportError
 from treadle.core.events import Delta
 from treadle.core.masking import hide_in_url
@@ -203,7 +203,7 @@ class HttpEndpoint:
         return {"authorization": f"Bearer {api_key.strip()}"}
 
     def _decode_answer(self, body: bytes) -> Json:
-        """Return the raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        """Return the raw object of a whole answer. Raises: one of `UNREADABLE`."""
         return self._shape(_decode(body), body)
 
     def _shape(self, raw: Json, body: bytes) -> Json:
@@ -239,7 +239,7 @@ class HttpEndpoint:
             raw = self._decode_answer(answer.body)
             if not isinstance(raw, list) or not raw:
                 return raw
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             pass
         # Some servers stream although the request did not ask for it, and some send damaged JSON.
         reader = self._reader(lambda _: None)
@@ -262,7 +262,7 @@ def is_success(status: int) -> bool:
 
 def json_of(answer: Answer) -> Json:
     """Return the JSON of a successful answer; `None` for any other answer."""
-    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+    with suppress(*UNREADABLE):
         return _decode(answer.body) if is_success(answer.status) else None
     return None
 

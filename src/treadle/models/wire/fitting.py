@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.documents import read_data
+from treadle.core.documents import UNREADABLE, read_data
 from treadle.core.types import Json
 
 INVALID_KEY = "INVALID_JSON"
@@ -40,7 +40,7 @@ def object_of(arguments: str) -> msgspec.Raw:
     encoded = arguments.encode(errors="replace")
     try:
         _decode_object(encoded)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         encoded = msgspec.json.encode({INVALID_KEY: encoded.decode()}) if encoded.strip() else b"{}"
     return msgspec.Raw(encoded)
 
@@ -141,7 +141,7 @@ def fit_arguments(arguments: str) -> str:
     if arguments.startswith("{"):
         try:
             _decode_any(arguments)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+        except UNREADABLE:
             pass
         else:
             return arguments

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.packed import count_packed
 from treadle.core.token_record import Prior, TokenRecord
 from treadle.core.types import Completion, FinishReason, Json, Message, Settings, ToolSpec, Usage
@@ -165,7 +166,7 @@ class PlainReader(ABC):
             body = self._cutter.cut(self._shorten(body), b"" if prior is None else prior.token_ids)
         try:
             answer = self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        except (*UNREADABLE, ValueError):
             self._misses += 1
             return None
         if self._misses:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.types import Artifact, Json, Message, Role
@@ -78,7 +79,7 @@ class ServedRequest(Struct, kw_only=True):
         extra = {name: it for name, it in self.extra.items() if not (is_agent and name == "response_format")}
         if dialect not in (self.dialect, None):
             for name in extra:
-                if name not in _HARMLESS and name not in _TRANSLATED:
+                if name not in _HARMLESS and name != "response_format":
                     raise ConfigError(
                         f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                     )
@@ -122,9 +123,6 @@ def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | N
     is_kind = choice in (AUTO, REQUIRED, NONE)
     fields = {"tool_choice": choice if is_kind else {"type": "function", **function}}
     return fields if is_parallel is None else {**fields, "parallel_tool_calls": is_parallel}
-
-
-_TRANSLATED = frozenset(("response_format",))
 
 
 def read_form(form: Json) -> dict[str, Json] | None:
@@ -191,7 +189,7 @@ def text_of_call(arguments: str) -> str:
     """Return the text of a call of a tool that takes one."""
     try:
         return _decode_text(arguments).input
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return arguments  # the model wrote something else
 
 
@@ -211,7 +209,7 @@ def read_fields(body: bytes) -> dict[str, Any]:
             msgspec.json.encode(fields)  # fails for half of a surrogate pair
     except UnicodeEncodeError:
         raise ConfigError("the request has half of a surrogate pair, which is no character") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"the body is not a JSON object: {error}") from None
     return fields
 

@@ -6,6 +6,7 @@ from math import nan
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
 from treadle.core.packed import ID_BYTES, count_packed, pack_ids, pack_logprobs
 from treadle.core.token_record import TokenRecord
@@ -253,7 +254,7 @@ def cut_logprobs(body: bytes) -> tuple[bytes, list[float | None] | None]:
         return body, None
     try:
         values = _decode_values(body[begin : close + 1])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return body, None
     return b"".join((body[:start], _NO_LOGPROBS, body[end:])), values
 

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
 from treadle.core.types import Completion, FinishReason, Request, Usage
 from treadle.models.protocol import Model, Watch, pass_on
@@ -39,7 +40,7 @@ class AnswerFolder(Generic[T]):
         """Return an answer; `None` if there is none."""
         try:
             return self._decode((self.path / f"{name}.json").read_bytes())
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, *UNREADABLE):
             return None
 
     def write(self, name: str, answer: T) -> T:

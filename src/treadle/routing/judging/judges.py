@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from treadle.core.answering import strip_answer
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.fence import fence
 from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
@@ -112,7 +113,7 @@ class ModelJudge:
                 said = await self.model.infer(request, Watch(left_seconds=MAX_SECONDS))
             usage, cost_usd = said.usage, said.cost_usd
             answer = msgspec.json.decode(_read_text(said), type=_Answer)
-        except (TimeoutError, TreadleError, msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        except (TimeoutError, TreadleError, *UNREADABLE) as error:
             judged = judge_message(message, facts)
             fault = f"{self.model.name}: {error or f'no answer within {MAX_SECONDS:g} s'}"
             if said is None and (isinstance(error, TimeoutError) or getattr(error, "may_be_billed", False)):

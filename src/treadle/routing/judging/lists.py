@@ -78,15 +78,14 @@ def _fill(section: str, name: str) -> str:
         return f"[{FILE}{CODE}{QUOTE}{ADDRESS}]"
     if name == "PLEASE":
         return rf"(?: {_fill(section, 'afterwards')}(?!\w))*+ *$"
-    return expression(",".join(_texts(section, name) or _texts("common", name)) or _missing(section, name))
+    texts = _texts(section, name) or _texts("common", name)
+    if not texts:
+        raise LookupError(f"no language has the list {name!r} in the section {section!r} or in 'common'")
+    return expression(",".join(texts))
 
 
 def _texts(section: str, name: str) -> list[str]:
     return [text for lists in languages().values() if (text := lists.get(section, {}).get(name)) is not None]
-
-
-def _missing(section: str, name: str) -> str:
-    raise LookupError(f"no language has the list {name!r} in the section {section!r} or in 'common'")
 
 
 @cache

@@ -126,14 +126,8 @@ def wrap(
     argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     user, group = (INNER_ID, INNER_ID) if image is None else image.user
     argv += ["--unshare-user", "--uid", str(user), "--gid", str(group)]
-    argv += [
-        "--unshare-ipc",
-        "--unshare-pid",
-        "--unshare-uts",
-        "--unshare-cgroup-try",
-        "--hostname",
-        "sandbox",
-    ]
+    argv += ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
+    argv += ["--hostname", "sandbox"]
     argv += [] if has_network else ["--unshare-net"]
     argv += ["--info-fd", str(info_fd)]
     argv += [] if filter_fd is None else ["--seccomp", str(filter_fd)]

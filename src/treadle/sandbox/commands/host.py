@@ -17,6 +17,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, SandboxError
+from treadle.http.background import see_out
 from treadle.http.locks import in_child, new_lock
 from treadle.sandbox.commands.bubblewrap import (
     FOLDERS,
@@ -148,7 +149,13 @@ class HostFolder:
         the command cannot be started or the folder cannot be used.
         """
         process = SandboxCommand(command, self._root, limits, self._isolation, report)
-        return await _stop_if_cancelled(process, lambda: self._perform(process, sandbox, limits))
+        work = _pool().submit(self._perform, process, sandbox, limits)
+
+        def stop() -> None:
+            if not work.cancel():  # else all threads were busy, and the command has not been started
+                process.stop(Stop.CANCELLED)
+
+        return await see_out(asyncio.wrap_future(work), stop)
 
     def close(self) -> None:
         """Remove the folder."""
@@ -196,28 +203,6 @@ def _pool() -> ThreadPoolExecutor:
 
 async def _in_thread(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_pool(), function)
-
-
-async def _stop_if_cancelled(
-    command: SandboxCommand, perform: Callable[[], CommandOutcome]
-) -> CommandOutcome:
-    """Call `perform` in a thread. On cancellation, stop `command`, wait for the thread, and re-raise."""
-    work = _pool().submit(perform)
-    result = asyncio.wrap_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not result.done():
-        try:
-            await asyncio.wait([result])
-        except asyncio.CancelledError as error:
-            if work.cancel():
-                # All threads were busy, so the command has not been started.
-                raise
-            command.stop(Stop.CANCELLED)
-            cancelled = error
-    if cancelled is not None:
-        result.exception()
-        raise cancelled
-    return result.result()
 
 
 def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:

@@ -71,17 +71,18 @@ def edit_line(path: str, before: str, index: int, line: str) -> WantedCall:
 
 def delete_file(path: str) -> WantedCall:
     """Return a call that deletes a file."""
-    done = partial(_is_absent, path)
-    return WantedCall("delete_file", {"file_path": path}, "file_path", list_files(), done)
+    return WantedCall(
+        "delete_file",
+        {"file_path": path},
+        path_argument="file_path",
+        look=list_files(),
+        is_done=lambda listing: path not in json.loads(listing),
+    )
 
 
 def is_text(expected: str, text: str) -> bool:
     """Return whether a file has the expected text, apart from empty lines at the end."""
     return text.rstrip("\n") == expected.rstrip("\n")
-
-
-def _is_absent(path: str, listing: str) -> bool:
-    return path not in json.loads(listing)
 
 
 Reading = Generator[Step, list[str], dict[str, str]]

@@ -83,7 +83,8 @@ def grade(
     `changes` are the contents that the task asks for, by path; `None` means that the file must be deleted.
     """
     fault = _find_answer_fault(output, expected)
-    done = [path for path, content in changes.items() if _is_as_wanted(path, content, after)]
+    wanted = {path: None if content is None else content.encode() for path, content in changes.items()}
+    done = [path for path, content in wanted.items() if _is_same(path, content, after.get(path))]
     collateral = _find_collateral(before, changes, after)
     share = FILES_SHARE if changes else 0.0
     reward = (0.0 if fault else 1.0 - share) + share * (len(done) / len(changes) if changes else 0.0)
@@ -112,10 +113,6 @@ def _find_collateral(
     return [path for path in paths if not _is_same(path, before.get(path), after.get(path))]
 
 
-def _is_as_wanted(path: str, content: str | None, after: Mapping[str, bytes]) -> bool:
-    return _is_same(path, None if content is None else content.encode(), after.get(path))
-
-
 def _is_same(path: str, one: bytes | None, other: bytes | None) -> bool:
     """Return whether two contents are equal. JSON is compared by value; in text, white space at the ends of lines
     is ignored."""
@@ -125,7 +122,7 @@ def _is_same(path: str, one: bytes | None, other: bytes | None) -> bool:
         if path.endswith(".json"):
             return _is_same_json(json.loads(one), json.loads(other))
         return _to_lines(one) == _to_lines(other)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -8,25 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from treadle.core.documents import read_data
-from treadle.tasks.draws import Draw
+from treadle.tasks.draws import Draw, split
 
-_LISTS = {
-    name: tuple([" ".join(part.split()) for part in text.split("|")])
-    for name, text in read_data(__package__, "materials").items()
-}
-CITIES = _LISTS["cities"]
-COMPANIES = _LISTS["companies"]
-DEPARTMENTS = _LISTS["departments"]
-FIRST_NAMES = _LISTS["first_names"]
-LANGUAGES = _LISTS["languages"]
-LAST_NAMES = _LISTS["last_names"]
-NOTE_NAMES = _LISTS["note_names"]
-PRODUCTS = _LISTS["products"]
-REGIONS = _LISTS["regions"]
-SENTENCES = _LISTS["sentences"]
-SERVICES = _LISTS["services"]
-TOPICS = _LISTS["topics"]
-VERBS = _LISTS["verbs"]
+LISTS = {name: split(text) for name, text in read_data(__package__, "materials").items()}
+CITIES = LISTS["cities"]
+COMPANIES = LISTS["companies"]
+DEPARTMENTS = LISTS["departments"]
+FIRST_NAMES = LISTS["first_names"]
+LANGUAGES = LISTS["languages"]
+LAST_NAMES = LISTS["last_names"]
+NOTE_NAMES = LISTS["note_names"]
+PRODUCTS = LISTS["products"]
+REGIONS = LISTS["regions"]
+SENTENCES = LISTS["sentences"]
+SERVICES = LISTS["services"]
+TOPICS = LISTS["topics"]
+VERBS = LISTS["verbs"]
 
 
 def money(cents: int) -> str:

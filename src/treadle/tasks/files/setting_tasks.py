@@ -20,19 +20,27 @@ from treadle.tasks.files.file_calls import (
     write_file,
 )
 from treadle.tasks.files.grading import Items, Number, make_case
-from treadle.tasks.files.materials import CITIES, DEPARTMENTS, PRODUCTS, SERVICES, add_notes, date, to_json
+from treadle.tasks.files.materials import (
+    CITIES,
+    DEPARTMENTS,
+    LISTS,
+    PRODUCTS,
+    SERVICES,
+    add_notes,
+    date,
+    to_json,
+)
 from treadle.tasks.generated import GeneratedCase
 from treadle.tasks.solver import Habit, Solver, Step
 
 # Change the value of a key in configuration files of several formats, if it has a certain old value.
-_HOST_KEYS = ("smtp_host", "db_host", "api_url", "cache_host", "proxy", "queue_host", "bucket", "log_host")
 _ENDINGS = ("json", "ini", "yaml", "properties")
 
 
 def generate_config_fix(draw: Draw) -> GeneratedCase:
     """Draw three to eight files. Those with exactly the old value must change; similar values must not."""
     folder = draw.pick(("config", "deploy/config", "etc", "services/settings"))
-    key, *other_keys = draw.sample(_HOST_KEYS, 5)
+    key, *other_keys = draw.sample(LISTS["host_keys"], 5)
     number, zone = draw.between(1, 40), draw.pick(("internal", "lan", "example"))
     old, new = f"{key[:3]}{number:02d}.{zone}", f"{key[:3]}{number + draw.between(1, 50):02d}.{zone}"
     files: dict[str, str] = {}
@@ -83,26 +91,11 @@ def solve_config_fix(values: Mapping[str, str], habit: Habit) -> Solver:
 
 
 # Add the settings that environment files lack, with the values in an example file.
-_ENV_NAMES = (
-    "HOST",
-    "PORT",
-    "USER",
-    "REGION",
-    "TIMEOUT",
-    "POOL",
-    "PREFIX",
-    "LEVEL",
-    "CACHE",
-    "QUEUE",
-    "ZONE",
-)
-
-
 def generate_env_sync(draw: Draw) -> GeneratedCase:
     """Draw an example of five to nine settings, and the files of three to seven services."""
     top = draw.pick(("services", "apps", "deploy", "stacks"))
     head = draw.pick(("APP", "SVC", "NODE", "CORE"))
-    keys = [f"{head}_{name}" for name in draw.sample(_ENV_NAMES, draw.between(5, 9))]
+    keys = [f"{head}_{name}" for name in draw.sample(LISTS["env_names"], draw.between(5, 9))]
     defaults = {key: draw.pick((str(draw.between(1, 9000)), draw.pick(CITIES).lower(), "")) for key in keys}
     example = f"{top}/example.env"
     files = {example: _write_env(draw, "Copy this and fill it in.", list(defaults.items()))}
@@ -160,14 +153,10 @@ def solve_env_sync(values: Mapping[str, str], habit: Habit) -> Solver:
 
 
 # Merge JSON files in the order of precedence that another file gives.
-_LEAVES = ("timeout", "retries", "level", "host", "limit", "mode", "color", "owner")
-_LAYERS = ("defaults", "site", "team", "local", "region", "override", "staging", "holiday")
-
-
 def generate_json_merge(draw: Draw) -> GeneratedCase:
     """Draw three to six layers of settings. One of them may be missing from the order."""
     folder = draw.pick(("settings", "conf/layers", "profiles", "data/settings"))
-    names = draw.sample(_LAYERS, draw.between(4, 7))
+    names = draw.sample(LISTS["layers"], draw.between(4, 7))
     listed, _ = names[:-1], names[-1]
     groups = draw.sample(SERVICES, 4)
     layers = {name: _draw_layer(draw, groups) for name in names}
@@ -186,8 +175,8 @@ def generate_json_merge(draw: Draw) -> GeneratedCase:
 def _draw_layer(draw: Draw, groups: list[str]) -> dict[str, Any]:
     layer: dict[str, Any] = {}
     for group in draw.sample(groups, draw.between(1, 3)):
-        layer[group] = {leaf: _draw_leaf(draw) for leaf in draw.sample(_LEAVES, draw.between(1, 4))}
-    for leaf in draw.sample(_LEAVES, draw.between(0, 3)):
+        layer[group] = {leaf: _draw_leaf(draw) for leaf in draw.sample(LISTS["leaves"], draw.between(1, 4))}
+    for leaf in draw.sample(LISTS["leaves"], draw.between(0, 3)):
         layer[leaf] = _draw_leaf(draw)
     return layer
 
@@ -288,15 +277,6 @@ def solve_version_bump(values: Mapping[str, str], habit: Habit) -> Solver:
 
 # Find the nth line with a certain log level in several logs sorted by time, and count the levels.
 _LOG_LEVELS = ("DEBUG", "INFO", "INFO", "WARN", "ERROR")
-_LOG_TEXTS = (
-    "connection reset",
-    "retrying",
-    "cache miss",
-    "job done",
-    "no ERROR seen so far",
-    "slow answer",
-    "started",
-)
 _ORDINALS = ("1st", "2nd", "3rd", "4th", "5th")
 _LOG_LINE = re.compile(r"(\S+) (\S+) (\w+) +\[(\w+)\] (.*) id=(\w+)")
 
@@ -317,7 +297,9 @@ def generate_log_errors(draw: Draw) -> GeneratedCase:
         kind = level if index < 3 else draw.pick(_LOG_LEVELS)
         mark = f"{draw.below(16**6):06x}"
         clock = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
-        lines[service].append(f"{day} {clock} {kind:<5} [{service}] {draw.pick(_LOG_TEXTS)} id={mark}\n")
+        lines[service].append(
+            f"{day} {clock} {kind:<5} [{service}] {draw.pick(LISTS['log_texts'])} id={mark}\n"
+        )
         counts[kind] += 1
         everything.append(mark)
         if kind == level:

@@ -122,18 +122,16 @@ def read_expected(truth: Mapping[str, Any]) -> ExpectedCall:
     """Return a possible answer, which has lists of the values that are right, as an expected call."""
     ((name, arguments),) = truth.items()
     values = {key: [value for item in listed for value in _spread(item)] for key, listed in arguments.items()}
-    given = {key: found for key, listed in values.items() if (found := _without_empty(listed))}
+    # The empty text stands for an argument that is left out.
+    given = {
+        key: [item for item in listed if item != ""] or listed for key, listed in values.items() if listed
+    }
     return ExpectedCall(
         plain_name(name),
         {key: found[0] for key, found in given.items()},
         {key: found[1:] for key, found in given.items() if found[1:]},
         [key for key, listed in values.items() if "" in listed],
     )
-
-
-def _without_empty(values: list[Json]) -> list[Json]:
-    """Return the values without the empty text, which stands for an argument that is left out."""
-    return [value for value in values if value != ""] or values
 
 
 def _spread(item: Any) -> list[Json]:

@@ -249,10 +249,6 @@ def _read_summary(outcome: CommandOutcome) -> Grade:
     return Grade(float(not failed), f"{detail}{_last(outcome)}" if failed else detail)
 
 
-def _export(variables: Mapping[str, object]) -> str:
-    return "".join(f"export {name}={shlex.quote(str(value))}; " for name, value in variables.items())
-
-
 def _run_solution(layout: HarborFolder, image: Image) -> Solver:
     """Run the reference solution in one call, with the files beside it in `/solution` of the image, or in
     `/tmp/solution` without one."""
@@ -289,7 +285,8 @@ def _run_solution(layout: HarborFolder, image: Image) -> Solver:
         written = f"base64 -d {_KEPT} > {_KEPT}.sh && . ./{_KEPT}.sh; rm -f {_KEPT} {_KEPT}.sh; "
     given = {**layout.variables("solution"), "BASH_ENV": f"{folder}/.installers.sh"}
     runner = f"chmod +x {folder}/solve.sh; " if _OTHER_PROGRAM.match(parts["solve.sh"]) else f"{_BASH} "
-    command = f"{written}{_export(given)}{runner}{folder}/solve.sh"
+    exports = "".join(f"export {name}={shlex.quote(str(value))}; " for name, value in given.items())
+    command = f"{written}{exports}{runner}{folder}/solve.sh"
     results = yield Step([WantedCall("shell", {"command": command})], may_fail=True)
     return f"The reference solution was run. {results[0].strip()[-200:]}"
 

@@ -8,7 +8,7 @@ from treadle.core.errors import ToolError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.sandbox.protocol import Sandbox
-from treadle.tasks.draws import Draw
+from treadle.tasks.draws import Draw, split
 from treadle.tasks.files.materials import FIRST_NAMES, LAST_NAMES
 from treadle.tools.context import ToolContext
 from treadle.tools.function.decorator import tool
@@ -19,7 +19,7 @@ RELATIONS: Mapping[str, Mapping[str, str]] = DATA["relations"]
 FOLDER = "articles/"
 MAX_FOUND = 8
 """How many articles a search returns."""
-_SYLLABLES, _TRADES = ([part.strip() for part in DATA[name].split("|")] for name in ("syllables", "trades"))
+_SYLLABLES, _TRADES = split(DATA["syllables"]), split(DATA["trades"])
 _SIZES = (6, 9, 14)
 """How many things of each kind there are at each level."""
 KINDS = ("company", "person", "town", "river")

@@ -1,7 +1,6 @@
 """Projects with bugs, the tests that decide, and solvers that know the bugs."""
 
 import ast
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from string import Template
@@ -9,13 +8,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.documents import read_data
+from treadle.core.documents import decode_or, read_data
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.runs.task import Grade
 from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.protocol import Limits
-from treadle.tasks.draws import Draw
+from treadle.tasks.draws import Draw, split
 from treadle.tasks.files.file_calls import edit_file, final, find_paths, read_files
 from treadle.tasks.generated import GeneratedCase, Milestone
 from treadle.tasks.solver import Habit, Solver, Step, WantedCall
@@ -29,7 +28,7 @@ REPAIRED_SHARE = 0.6
 TAMPERING_COST = 0.5
 """What is lost if the tests of the project were changed or deleted."""
 _KINDS = ("boundary", "operator", "ordering", "forgotten", "memory")
-_NAMES, _VERBS = ([part.strip() for part in DATA[name].split("|")] for name in ("names", "verbs"))
+_NAMES, _VERBS = split(DATA["names"]), split(DATA["verbs"])
 
 
 class Snippet(Struct, frozen=True):
@@ -157,10 +156,7 @@ class RepairGoal(Struct, frozen=True):
         box = open_for_check(files, {_HIDDEN: script.encode()}, [_HIDDEN])
         async with commands.open() as folder:
             outcome = await folder.run(f"python3 -B {_HIDDEN}", box, _LIMITS)
-        try:
-            results = json.loads(outcome.text.strip().rpartition("\n")[2])
-        except ValueError:
-            results = None
+        results = decode_or(outcome.text.strip().rpartition("\n")[2])
         if isinstance(results, list) and len(results) == len(self.calls):
             return [str(item) for item in results]
         if "python3: not found" in outcome.text:

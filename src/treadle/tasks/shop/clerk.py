@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Generator, Mapping
-from functools import partial
 from typing import Any, TypeAlias
 
 from treadle.tasks.draws import pick
@@ -26,7 +25,7 @@ def call(name: str, **arguments: Any) -> WantedCall:
 def change_order(name: str, is_done: Callable[[Order], bool], **arguments: Any) -> WantedCall:
     """Return a call that changes the order `order_id`. `is_done` says whether the order shows the change."""
     look = call("read_order", order_id=arguments["order_id"])
-    return WantedCall(name, arguments, look=look, is_done=partial(_holds, is_done))
+    return WantedCall(name, arguments, look=look, is_done=lambda text: is_done(json.loads(text)))
 
 
 def place_order(customer: Customer, counts: Mapping[str, int], known: int) -> WantedCall:
@@ -34,7 +33,7 @@ def place_order(customer: Customer, counts: Mapping[str, int], known: int) -> Wa
     lines = [{"sku": sku, "count": count} for sku, count in counts.items()]
     arguments: dict[str, Any] = {"customer_id": customer["customer_id"], "lines": lines}
     look = call("list_orders", customer_id=customer["customer_id"])
-    return WantedCall("place_order", arguments, look=look, is_done=partial(_has_more, known))
+    return WantedCall("place_order", arguments, look=look, is_done=lambda text: len(json.loads(text)) > known)
 
 
 def refund(order: Order, cents: int) -> WantedCall:
@@ -43,14 +42,6 @@ def refund(order: Order, cents: int) -> WantedCall:
     return change_order(
         "refund", lambda now: len(now["payments"]) > known, order_id=order["order_id"], cents=cents
     )
-
-
-def _holds(is_done: Callable[[Order], bool], text: str) -> bool:
-    return is_done(json.loads(text))
-
-
-def _has_more(known: int, text: str) -> bool:
-    return len(json.loads(text)) > known
 
 
 def record(outcome: str, rule: str) -> Step:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.runs.task import Grade
-from treadle.tasks.draws import Draw
+from treadle.tasks.draws import Draw, split
 from treadle.tasks.files.materials import CITIES, FIRST_NAMES, LAST_NAMES
 from treadle.tasks.generated import GeneratedCase, Milestone
 from treadle.tasks.shop.desk import BOOKS, DATA, TODAY, Books
@@ -22,13 +22,9 @@ _SIZES = ((4, 8), (8, 14), (14, 24))
 """How many customers and products of each category the shops of each level have at most."""
 
 
-def _list(name: str) -> list[str]:
-    return [" ".join(part.split()) for part in DATA[name].split("|")]
-
-
-CATEGORIES = _list("categories")
-_PRODUCTS = {category: _list(category) for category in CATEGORIES}
-_STREETS = _list("streets")
+CATEGORIES = split(DATA["categories"])
+_PRODUCTS = {category: split(DATA[category]) for category in CATEGORIES}
+_STREETS = split(DATA["streets"])
 
 
 def day(days_ago: int) -> str:

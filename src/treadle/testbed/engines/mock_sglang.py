@@ -21,6 +21,7 @@ from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply
 VERSION = "0.5.23"
 _CHAT, _GENERATE = "/v1/chat/completions", "/generate"
 _IDS_PER_EVENT = 4
+_ORIGINS = ("disk", "tensor", "distributed")
 
 
 class _Sampling(AnswerSampling, kw_only=True):
@@ -45,27 +46,15 @@ class SglangApp(EngineApp):
     owner = "sglang"
     detokenized = "text"
     routes: ClassVar = {
-        _CHAT: "POST",
-        _GENERATE: "POST",
-        "/v1/models": "GET",
-        "/health": "GET",
-        "/get_model_info": "GET",
-        "/model_info": "GET",
-        "/get_server_info": "GET",
-        "/server_info": "GET",
-        "/get_weight_version": "GET",
-        "/weight_version": "GET",
-        "/tokenize": "POST",
-        "/v1/tokenize": "POST",
-        "/detokenize": "POST",
-        "/v1/detokenize": "POST",
-        "/abort_request": "POST",
-        "/pause_generation": "POST",
-        "/continue_generation": "POST",
-        "/flush_cache": "POST",
-        "/update_weights_from_disk": "POST",
-        "/update_weights_from_tensor": "POST",
-        "/update_weights_from_distributed": "POST",
+        **dict.fromkeys((_CHAT, _GENERATE), "POST"),
+        **dict.fromkeys(("/v1/models", "/health", "/get_model_info", "/model_info"), "GET"),
+        **dict.fromkeys(("/get_server_info", "/server_info"), "GET"),
+        **dict.fromkeys(("/get_weight_version", "/weight_version"), "GET"),
+        **dict.fromkeys(("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"), "POST"),
+        **dict.fromkeys(
+            ("/abort_request", "/pause_generation", "/continue_generation", "/flush_cache"), "POST"
+        ),
+        **dict.fromkeys([f"/update_weights_from_{origin}" for origin in _ORIGINS], "POST"),
         "/update_weight_version": "POST",
     }
     completing: ClassVar = frozenset((_CHAT, _GENERATE))

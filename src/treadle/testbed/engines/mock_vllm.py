@@ -55,25 +55,12 @@ class VllmApp(EngineApp):
     owner = "vllm"
     detokenized = "prompt"
     routes: ClassVar = {
-        _CHAT: "POST",
-        _COMPLETIONS: "POST",
-        _GENERATE: "POST",
-        "/v1/models": "GET",
-        "/health": "GET",
-        "/version": "GET",
-        "/tokenize": "POST",
-        "/detokenize": "POST",
-        "/pause": "POST",
-        "/resume": "POST",
-        "/is_paused": "GET",
-        "/abort_requests": "POST",
-        "/reset_prefix_cache": "POST",
-        "/init_weight_transfer_engine": "POST",
-        "/start_weight_update": "POST",
-        "/update_weights": "POST",
-        "/finish_weight_update": "POST",
+        **dict.fromkeys((_CHAT, _COMPLETIONS, _GENERATE), "POST"),
+        **dict.fromkeys(("/v1/models", "/health", "/version", "/is_paused", "/weight_info"), "GET"),
+        **dict.fromkeys(("/tokenize", "/detokenize", "/pause", "/resume", "/abort_requests"), "POST"),
+        **dict.fromkeys(("/reset_prefix_cache", "/init_weight_transfer_engine"), "POST"),
+        **dict.fromkeys(("/start_weight_update", "/update_weights", "/finish_weight_update"), "POST"),
         "/update_weight_version": "POST",
-        "/weight_info": "GET",
     }
     completing: ClassVar = frozenset((_CHAT, _COMPLETIONS, _GENERATE))
 

@@ -6,11 +6,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.tasks.draws import Draw
-from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, Falsehood, Focus
-from treadle.testbed.mediocre.figures import rewrite
+from treadle.testbed.mediocre.figures import FIGURES, rewrite
 from treadle.testbed.mediocre.observations import Observed
 from treadle.testbed.mediocre.remarks import Remark, other_name, other_path, remarks_of
 from treadle.testbed.mediocre.voice import Line, Voice, draw_voice, lay_out, rows_of, say
+from treadle.testbed.mediocre.wants import Focus
 
 _LENGTHS: Mapping[str, tuple[int, int]] = {
     "terse": (1, 2),
@@ -26,6 +26,19 @@ _BRIEF = ("quote", "names", "some_files", "failed")
 """The sorts of remarks that no answer says again at its end."""
 _FIGURES = ("value", "other", "share", "count")
 """The values of remarks that are figures."""
+
+
+class Falsehood(Struct, frozen=True):
+    """The lie in an answer."""
+
+    kind: str
+    """One of `kinds` in `figures.toml`."""
+    sentence: str
+    """The sentence, or the row of a table, as it stands in the answer."""
+    truth: str
+    """The value that would have been true; empty if nothing is known about it."""
+    claimed: tuple[str, ...] = ()
+    """The false values in the sentence; empty if all of it is false."""
 
 
 class Composed(Struct, frozen=True):
@@ -48,7 +61,7 @@ def compose(seen: Observed, texts: str, focus: Sequence[Focus], kinds: Sequence[
     lie = _lie(found, chosen, kinds, seen, draw)
     remarks = [_rewrite(remark, voice, draw) for remark in lie.remarks]
     lines = [say(remark, voice, draw) for remark in remarks]
-    if lie.kind in EXTRA_LIES:
+    if lie.kind in FIGURES["extra_lies"]:
         fields = {
             "name": other_name(seen.said, draw),
             "path": other_path(seen.said, draw, voice.phrases),
@@ -70,7 +83,9 @@ def compose(seen: Observed, texts: str, focus: Sequence[Focus], kinds: Sequence[
     plain = line.text.strip()
     said = [plain, plain[:1].lower() + plain[1:], *rows_of(line, voice.phrases)]
     sentence = next(item for item in said if item in text)
-    claimed = () if lie.kind in EXTRA_LIES else tuple(remarks[lie.position].twists[0].changed.values())
+    claimed = (
+        () if lie.kind in FIGURES["extra_lies"] else tuple(remarks[lie.position].twists[0].changed.values())
+    )
     return Composed(text, Falsehood(lie.kind, sentence, lie.truth, claimed))
 
 
@@ -131,7 +146,7 @@ def _lie(
 ) -> _Lie:
     """Return the chosen remarks with the first possible lie among them."""
     for kind in kinds:
-        if kind in EXTRA_LIES:
+        if kind in FIGURES["extra_lies"]:
             return _Lie(chosen, kind)
         for remark in [*chosen, *found]:
             fitting = [twist for twist in remark.twists if twist.kind == kind]

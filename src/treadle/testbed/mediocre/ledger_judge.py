@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import fraction
-from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
+from treadle.testbed.mediocre.composition import Falsehood
+from treadle.testbed.mediocre.figures import FIGURES
 from treadle.testbed.mediocre.mock_world import record_tools
 from treadle.testbed.request_facts import Facts, objects_of, text_of, texts_of
 
@@ -43,7 +44,7 @@ def _is_part(lie: tuple[str, Falsehood], statement: str, sentence: str) -> bool:
     answer, falsehood = lie
     if _plain(sentence) not in _plain(answer) and _plain(statement) not in _plain(answer):
         return False
-    if falsehood.kind in WHOLE_LIES:
+    if falsehood.kind in FIGURES["whole_lies"]:
         return True
     if not (overlaps(falsehood.sentence, sentence) or overlaps(falsehood.sentence, statement)):
         return False

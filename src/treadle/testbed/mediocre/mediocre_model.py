@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, ToolSpec
-from treadle.tasks.draws import Draw, fraction
+from treadle.tasks.draws import Draw, fraction, split
 from treadle.tasks.solver import WantedCall, is_failure
 from treadle.testbed.built_in import (
     BuiltInModel,
@@ -23,9 +23,9 @@ from treadle.testbed.built_in import (
     make_completion,
     without_repairs,
 )
-from treadle.testbed.mediocre.composition import Composed, compose
-from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
-from treadle.testbed.mediocre.ledger_judge import overlaps, write_verdicts
+from treadle.testbed.mediocre.composition import Composed, Falsehood, compose
+from treadle.testbed.mediocre.figures import FIGURES
+from treadle.testbed.mediocre.ledger_judge import MAX_REPAIRS, overlaps, write_verdicts
 from treadle.testbed.mediocre.mock_world import load_phrases, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.observations import observe
 from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want
@@ -35,7 +35,6 @@ from treadle.testbed.roles.agent_role import answer_as_agent, read_paragraphs
 from treadle.testbed.roles.errands import one_line
 from treadle.testbed.roles.file_kit import FileTools
 from treadle.testbed.roles.scenario_role import RequestDraft, ScenarioScene, write_scenario
-from treadle.testbed.roles.words import split
 from treadle.testbed.teacher import TeacherModel
 
 MEDIOCRE = "mediocre"
@@ -80,10 +79,6 @@ class _Reply(Struct, frozen=True):
     sort: str = "honest"
     falsehood: Falsehood | None = None
     is_cut: bool = False
-
-
-_MAX_REPAIRS = 3
-"""How many repairs of an answer are recognised."""
 
 
 class MediocreModel(BuiltInModel):
@@ -164,12 +159,17 @@ def truth_of(
     for position, message in enumerate(messages):
         if message.role is not Role.ASSISTANT or message.tool_calls:
             continue
-        for repairs in range(_MAX_REPAIRS + 1):
-            reply = answer(messages[:position], tools, options, repairs=repairs)
-            if reply.message.content == message.content:
-                found.append(AnswerTruth(position, reply.sort, reply.falsehood))
-                break
+        if (reply := _recognise(message, messages[:position], tools, options)) is not None:
+            found.append(AnswerTruth(position, reply.sort, reply.falsehood))
     return found
+
+
+def _recognise(
+    message: Message, before: Sequence[Message], tools: Sequence[ToolSpec], options: MediocreOptions
+) -> _Reply | None:
+    """Return the reply of the model that an answer is; `None` if the model would not have given it."""
+    replies = (answer(before, tools, options, repairs=repairs) for repairs in range(MAX_REPAIRS + 1))
+    return next((reply for reply in replies if reply.message.content == message.content), None)
 
 
 def answer(
@@ -224,10 +224,8 @@ def _find_repeated(
     said = one_line(lines[-1]) if lines else ""
     if not said or said not in message.content:
         return None
-    for repairs in range(_MAX_REPAIRS + 1):
-        last = answer(before[:-1], tools, options, repairs=repairs)
-        if last.message.content == before[-1].content:
-            break
+    if (last := _recognise(before[-1], before[:-1], tools, options)) is None:
+        return None
     lie, phrases = last.falsehood, load_phrases(options.texts)
     ends = [
         *phrases["advice"]["all"],
@@ -252,8 +250,8 @@ def _find_want(said: Sequence[str], texts: str) -> Want | None:
 
 def _order_kinds(draw: Draw) -> list[str]:
     """Return all kinds in random order. Those that are always possible seldom come first."""
-    kinds = draw.shuffled(KINDS)
-    return [*kinds[1:], kinds[0]] if kinds[0] in EXTRA_LIES and draw.chance(0.5) else kinds
+    kinds = draw.shuffled(FIGURES["kinds"])
+    return [*kinds[1:], kinds[0]] if kinds[0] in FIGURES["extra_lies"] and draw.chance(0.5) else kinds
 
 
 def _ask(tool: str, options: MediocreOptions, draw: Draw) -> str:

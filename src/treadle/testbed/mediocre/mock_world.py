@@ -17,8 +17,8 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.tasks.draws import Draw
+from treadle.tasks.draws import split as split_words
 from treadle.tasks.files import materials
-from treadle.testbed.roles.words import split as split_words
 
 SPLIT = "held"
 """The split of texts that the package has."""

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.tasks.draws import Draw
+from treadle.tasks.draws import split as split_words
 from treadle.tasks.files.materials import COMPANIES, FIRST_NAMES, LAST_NAMES
 from treadle.testbed.mediocre.figures import (
     FIGURES,
@@ -22,7 +23,6 @@ from treadle.testbed.mediocre.figures import (
 )
 from treadle.testbed.mediocre.mock_world import rules_of
 from treadle.testbed.mediocre.observations import Grid, Observed, Sighting, is_number, read_label, unit_of
-from treadle.testbed.roles.words import split as split_words
 
 
 class Twist(Struct, frozen=True):

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Struct
 
 from treadle.tasks.draws import Draw
+from treadle.tasks.draws import split as split_words
 from treadle.testbed.mediocre.mock_world import load_phrases
 from treadle.testbed.mediocre.observations import Observed
 from treadle.testbed.mediocre.remarks import Remark
 from treadle.testbed.roles.speakers import lower_first, upper_first
-from treadle.testbed.roles.words import split as split_words
 
 STYLES = ("terse", "chatty", "tabular", "report", "engineer", "nonnative")
 _FIELD = re.compile(r"\{([\w ]+)\}")

@@ -9,7 +9,6 @@ from msgspec import Struct
 from treadle.core.types import ToolSpec
 from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.solver import FailedResult, Solver, Step, WantedCall
-from treadle.testbed.mediocre.falsehoods import Focus
 from treadle.testbed.mediocre.mock_world import RecordTool, draw_value, load_world, misspell_id, record_tools
 from treadle.testbed.play import misspell
 from treadle.testbed.roles.errands import Shelf
@@ -19,6 +18,17 @@ from treadle.testbed.roles.scenario_role import RequestDraft
 DONE = "\x00done"
 """What a solver returns when all calls are made; the answer is composed elsewhere."""
 _HINT = "Did you mean '"
+
+
+class Focus(Struct, frozen=True):
+    """What a request is about."""
+
+    field: str = "any"
+    """The name of a field; `any` for all of them."""
+    owner: str = ""
+    """Whose field it is; empty if that is not known."""
+    sort: str = ""
+    """`sum` or `max`, if these are asked for."""
 
 
 class Want(Struct, frozen=True):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from treadle.core.documents import decode_or
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
-from treadle.tasks.draws import pick
+from treadle.tasks.draws import pick, split
 from treadle.tasks.files import find_solver, identify
 from treadle.tasks.solver import Solver, Step
 from treadle.testbed.built_in import BuiltInRequest, digest, find_requests, without_repairs
@@ -26,7 +26,7 @@ from treadle.testbed.roles.file_kit import FileTools, paths_in
 from treadle.testbed.roles.named_calls import FAILED, Wishes, find_gap, find_wishes, read_arguments, work_on
 from treadle.testbed.roles.speakers import ANSWER, unwrap, upper_first
 from treadle.testbed.roles.talks import Talk, TalkReply, find_talk
-from treadle.testbed.roles.words import load, split, wordings
+from treadle.testbed.roles.words import load, wordings
 
 _GAP = re.compile(r"\n[ \t]*\n")
 """What separates paragraphs."""

@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.types import Json, ToolSpec
 from treadle.tasks.files.file_calls import is_text
 from treadle.tasks.solver import FailedResult, Step, WantedCall
@@ -53,7 +54,9 @@ class FileTools:
         """Return a call that deletes a file."""
         name, argument, _ = self._take("delete")
         look = self.list() if self.can("list") else None
-        return WantedCall(name, {argument: path}, argument, look, partial(_is_absent, path))
+        return WantedCall(
+            name, {argument: path}, argument, look, lambda listing: path not in paths_in(listing)
+        )
 
     def list(self) -> WantedCall:
         """Return a call that lists all files."""
@@ -106,19 +109,19 @@ def paths_in(listing: str) -> list[str]:
     """Return the paths in the result of a listing: a JSON array of texts or objects, or one path in each line."""
     try:
         items = msgspec.json.decode(listing)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         lines = [line.strip() for line in listing.splitlines()]
-        return [line.removeprefix("[FILE] ").removeprefix("- ") for line in lines if _is_path(line)]
+        return [
+            line.removeprefix("[FILE] ").removeprefix("- ")
+            for line in lines
+            if line and not line.startswith("[DIR]") and not line.endswith(":")
+        ]
     if isinstance(items, dict):
         items = next((value for value in items.values() if isinstance(value, list)), list(items))
     if not isinstance(items, list):
         return []
     names = [_name_of(item) for item in items]
     return [name for name in names if name]
-
-
-def _is_path(line: str) -> bool:
-    return bool(line) and not line.startswith("[DIR]") and not line.endswith(":")
 
 
 def _name_of(item: Json) -> str:
@@ -133,7 +136,3 @@ def find_near(path: str, paths: Sequence[str]) -> str | None:
     same = [item for item in paths if item.rpartition("/")[2].casefold() == name]
     found = same or difflib.get_close_matches(path, paths, n=1, cutoff=0.6)
     return found[0] if found else None
-
-
-def _is_absent(path: str, listing: str) -> bool:
-    return path not in paths_in(listing)

@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from treadle.core.documents import decode_or
 from treadle.core.types import Json, ToolSpec
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw, Wording, split
 from treadle.tasks.files import materials
 from treadle.tasks.solver import FailedResult, Step, WantedCall
 from treadle.testbed.instance import make_instance, only_required
 from treadle.testbed.play import misspell
 from treadle.testbed.roles.errands import Work
-from treadle.testbed.roles.words import load, split, wordings
+from treadle.testbed.roles.words import load, wordings
 from treadle.tools.schema.validation import ArgumentChecker
 
 NO_ARGUMENTS = "no arguments"

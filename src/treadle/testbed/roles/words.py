@@ -5,7 +5,7 @@ from functools import cache, partial
 from typing import Any
 
 from treadle.core.documents import read_data
-from treadle.tasks.draws import Wording
+from treadle.tasks.draws import Wording, split
 
 load = partial(read_data, __package__)
 """Return the content of a data file of this folder."""
@@ -18,11 +18,6 @@ def words(section: str, name: str) -> tuple[str, ...]:
     for part in section.split("."):
         found = found[part]
     return split(found[name])
-
-
-def split(text: str) -> tuple[str, ...]:
-    """Return the parts of a text that `|` separates, with single spaces. `-` is an empty part."""
-    return tuple(["" if part.strip() == "-" else " ".join(part.split()) for part in text.split("|")])
 
 
 def wordings(texts: Sequence[str]) -> tuple[Wording, ...]:

@@ -56,10 +56,10 @@ class ClientServers(MCPServers):
         found: list[Any] = list(super()._join())
         for tool in found:
             tool.spec = replace(tool.spec, origin=ToolOrigin(tool.server.name, tool.remote_name))
-        return tuple([tool for tool in found if self._choice_of(tool.server.name).fits(tool.spec)])
-
-    def _choice_of(self, label: str) -> ToolChoice:
-        return self.choices.get(label, ToolChoice())
+        all_tools = ToolChoice()
+        return tuple(
+            [tool for tool in found if self.choices.get(tool.server.name, all_tools).fits(tool.spec)]
+        )
 
 
 def client_servers(mcpServers: Json = None, choices: Json = None) -> ClientServers:  # noqa: N803

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from treadle.http.background import see_out
 from treadle.sandbox.commands.home import make_root
 from treadle.sandbox.commands.run_folder import RunFolder
 from treadle.sandbox.commands.untrusted import remove_tree
@@ -82,14 +83,4 @@ async def open_run_server(target: Target, run_id: str, *, has_files: bool) -> As
 
 async def _in_thread(function: Callable[[], T]) -> T:
     """Call `function` in a thread, and wait for its end even if cancelled."""
-    work = asyncio.ensure_future(asyncio.to_thread(function))
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.wait([work])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        work.exception()
-        raise cancelled
-    return work.result()
+    return await see_out(asyncio.ensure_future(asyncio.to_thread(function)))

@@ -115,7 +115,7 @@ class MCPServer(_Connected):
         self.target = Target(
             self.name,
             command,
-            _check_texts(args, self.name, "args"),
+            _check_args(args, self.name),
             _check_env(env or {}, self.name),
             cwd,
             url,
@@ -419,9 +419,9 @@ def _choose_transport(name: str, command: str | None, url: str | None, wanted: s
     return wanted or "http"
 
 
-def _check_texts(items: Any, name: str, what: str) -> tuple[str, ...]:
+def _check_args(items: Any, name: str) -> tuple[str, ...]:
     if isinstance(items, str) or not all(isinstance(item, str) for item in items):
-        raise ConfigError(f"MCPServer {name!r}: {what} must be a list of strings")
+        raise ConfigError(f"MCPServer {name!r}: args must be a list of strings")
     return tuple(items)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.answering import strip_answer
-from treadle.core.documents import read_data
+from treadle.core.documents import UNREADABLE, read_data
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.spec import PartSpec
@@ -148,7 +148,7 @@ def _read_answer(spec: ToolSpec, completion: Completion) -> tuple[_Answer | None
         return _Answer(text), ""
     try:
         value: Json = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         return None, f"it is not JSON ({error})"
     try:
         fault = OutputChecker(spec.output_schema).find_fault(value)

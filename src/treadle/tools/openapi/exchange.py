@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote, urlencode
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ToolError
 from treadle.core.types import Json
 from treadle.http.guarded import HttpAnswer
@@ -140,12 +141,12 @@ def _write_body(body: RequestBody, arguments: Mapping[str, Json]) -> tuple[bytes
         return _write(value).encode(), body.media
     if not isinstance(value, dict):
         raise ToolError(f"the body must be an object to be sent as {body.media}")
-    pairs = [(key, _write(item)) for key, items in value.items() for item in _each(items)]
+    pairs = [
+        (key, _write(item))
+        for key, items in value.items()
+        for item in (items if isinstance(items, list) else [items])
+    ]
     return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
-
-
-def _each(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else [value]
 
 
 _JSON = re.compile(r"application/json|[^/]+/[^/]+\+json")
@@ -172,7 +173,7 @@ def read(answer: HttpAnswer) -> ToolOutput:
         try:
             value = msgspec.json.decode(answer.body)
             text = msgspec.json.encode(value).decode()
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+        except UNREADABLE:
             text = _decode(answer.body, kind)
     elif _TEXT.fullmatch(media) or is_error or not answer.body:
         text = _decode(answer.body, kind)

@@ -122,12 +122,13 @@ class SandboxFiles(AbstractOS):
             content = self._read(path)
             self._write(target, content)
             if old != new:
-                self._files().delete(old)
+                self.path_unlink(path)
             return
         if not old or not self.path_is_dir(path):
             raise _absent(path)
         if self.path_exists(target) or new.startswith(f"{old}/"):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", str(target))
+        self._made.add(str(PurePosixPath(old).parent))
         for item in self._paths():
             if item.startswith(f"{old}/"):
                 self._write(PurePosixPath(new + item[len(old) :]), self._files().read(item))
@@ -136,11 +137,11 @@ class SandboxFiles(AbstractOS):
             new + item[len(old) :] if (item + "/").startswith(f"{old}/") else item for item in self._made
         }
 
-    def path_resolve(self, path: PurePosixPath) -> str:
-        return "/" + _name(path)
+    def path_absolute(self, path: PurePosixPath) -> PurePosixPath:  # type: ignore[override]
+        # `AbstractOS` wants a text, but then the code would get a text too, and no path.
+        return PurePosixPath("/" + _name(path))
 
-    def path_absolute(self, path: PurePosixPath) -> str:
-        return "/" + _name(path)
+    path_resolve = path_absolute  # type: ignore[assignment]
 
     def getenv(self, key: str, default: str | None = None) -> str | None:
         return default

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import decode_document, is_yaml_name
+from treadle.core.documents import UNREADABLE, decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
@@ -290,7 +290,7 @@ def _read_default(value: Json, json_type: str) -> Json:
     if isinstance(value, str) and json_type != "string":
         try:
             value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             try:
                 value = ast.literal_eval(value)
             except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -256,7 +256,9 @@ class _Calls:
         if isinstance(index, int):
             position = self._position_of_index.get(index)
             # Some servers number all calls 0; some give every piece of one call a new id, but no name.
-            if position is not None and not (call_id and name and self._has_other_id(position, call_id)):
+            if position is not None and not (
+                call_id and name and self.raw[position].get("id") not in (None, call_id)
+            ):
                 return position
         elif call_id:
             for position, call in enumerate(self.raw):
@@ -269,9 +271,6 @@ class _Calls:
         if isinstance(index, int):
             self._position_of_index[index] = len(self.raw) - 1
         return len(self.raw) - 1
-
-    def _has_other_id(self, position: int, call_id: str) -> bool:
-        return self.raw[position].get("id") not in (None, call_id)
 
     def whole(self) -> list[dict[str, Json]]:
         """Return the calls in the form of a whole answer."""

@@ -294,12 +294,7 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
 
 def _parts_apart(message: Message) -> tuple[Artifact, ...]:
     """Return the parts of an answer of another dialect, which are sent in a following user message."""
-    return message.parts if message.role is Role.ASSISTANT and not _made_here(message) else ()
-
-
-def _made_here(message: Message) -> bool:
-    """Return whether the kept items of the message, its images included, can be sent again."""
-    return KEY in (message.opaque or {})
+    return message.parts if message.role is Role.ASSISTANT and KEY not in (message.opaque or {}) else ()
 
 
 _STORED = with_attached(encode_items, _parts_apart)

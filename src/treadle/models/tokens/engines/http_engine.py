@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.documents import UNREADABLE
 from treadle.core.errors import (
     ConfigError,
     ContextOverflowError,
@@ -152,7 +153,7 @@ class HttpTokenEngine(HttpEndpoint):
         """Return the answer by the typed decoder; `None` if it has to be read again to find what is wrong."""
         try:
             return self._read(self._decode(body, prompt), prompt)
-        except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, ValueError, TypeError):
+        except (*UNREADABLE, msgspec.MsgspecError, LookupError, ValueError, TypeError):
             return None
 
     def _decode(self, body: bytes, prompt: PromptIds) -> Any:
