@@ -227,5 +227,4 @@ async def _find_topics(
 
 
 def _runs_of(item: PlannedItem) -> RunFilter:
-    """Return the runs of a sample."""
     return RunFilter(id_prefix=f"{sample_id_of(item.number)}-")

@@ -56,8 +56,6 @@ from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision
 
 
 class ReplaySettings(Struct, frozen=True, kw_only=True):
-    """The settings of a replay."""
-
     tools: ToolReplay = ToolReplay.RECORDED
     normalize: Normalize = str
     """The function that replaces what may differ in texts, on both sides."""

@@ -34,8 +34,6 @@ _STEP_SECONDS = 1e-6
 
 
 class KnownVersion(Struct):
-    """A known version."""
-
     version: str
     since: float
     """When the version was announced, or when an answer with it first arrived, in seconds since the epoch."""

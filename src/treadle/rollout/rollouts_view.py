@@ -48,8 +48,6 @@ class RolloutFacts(Struct, frozen=True, omit_defaults=True):
 
 
 class GroupFacts(Struct, frozen=True):
-    """One group."""
-
     number: int
     group_id: str
     task: str
@@ -123,7 +121,6 @@ def make_rollouts_view(
 
 
 def find_facts(group: Group) -> GroupFacts:
-    """Return the facts of a group."""
     return GroupFacts(
         group.number,
         group.group_id,

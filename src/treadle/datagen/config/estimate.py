@@ -213,8 +213,6 @@ class MeasuredLoad(Struct, frozen=True):
 
 
 class RoleEstimate(Struct, frozen=True, kw_only=True):
-    """The estimate for one role."""
-
     role: Role
     model: str
     calls: int

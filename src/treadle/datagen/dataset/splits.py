@@ -206,8 +206,6 @@ class SplitPlan(Struct, frozen=True, kw_only=True):
 
 
 class SplitFile(Struct, frozen=True):
-    """One file of a split."""
-
     name: str
     split: str
     format: str

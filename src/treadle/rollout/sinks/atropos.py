@@ -231,8 +231,6 @@ class _Head(Struct, frozen=True):
 
 
 class AtroposSink:
-    """The sink `atropos`."""
-
     def __init__(self, name: str, settings: AtroposSettings, mask: LossMask) -> None:
         self.name = name
         self._settings = settings
