@@ -60,8 +60,6 @@ class Continuation(Struct, frozen=True, kw_only=True):
 
 
 class GenerationResult(Struct, frozen=True):
-    """The outcome of a generation."""
-
     end: JobEnd
     progress: GenerationProgress
     folder: DatasetFolder

@@ -257,7 +257,6 @@ class GroupReader:
         return run.usage - shared.usage, cost
 
     def make_group(self, spec: GroupSpec, rolled: Sequence[Rolled], weight_version: str | None) -> Group:
-        """Return a group as it is delivered."""
         config = self.config
         has_advantages = config.advantages != "none" and config.deliver == "group"
         return make_group(
@@ -278,7 +277,6 @@ class GroupReader:
 
 
 def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
-    """Return the rewards of rollouts."""
     return [one.rollout.reward for one in rolled]
 
 

@@ -18,8 +18,6 @@ _BODIES, _BODY_BYTES = 192, 12_000_000
 
 
 class BranchFacts(Struct, frozen=True, omit_defaults=True):
-    """One branch of a rollout."""
-
     grade: TokenGrade
     tokens: int
     sampled_tokens: int = 0
@@ -31,8 +29,6 @@ class BranchFacts(Struct, frozen=True, omit_defaults=True):
 
 
 class RolloutFacts(Struct, frozen=True, omit_defaults=True):
-    """One rollout of a group."""
-
     run_id: str
     reward: float | None
     rewards: dict[str, float]

@@ -40,8 +40,6 @@ def reaches(score: float, least: float) -> bool:
 
 
 class MeanEstimate(Struct, frozen=True):
-    """A mean with its interval."""
-
     mean: float
     low: float
     high: float

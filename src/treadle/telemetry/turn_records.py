@@ -29,8 +29,6 @@ class Fallback(Struct, frozen=True):
 
 
 class CompactionRecord(Struct, frozen=True):
-    """A compaction of the context."""
-
     reason: str
     tokens_before: int
     tokens_after: int

@@ -71,8 +71,6 @@ class Use(Struct, gc=False):
 
 
 class ToolUse(Struct, gc=False):
-    """The calls of a tool."""
-
     calls: int = 0
     durations: Durations = field(default_factory=Durations)
     errors: dict[str, int] = {}

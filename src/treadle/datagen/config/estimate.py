@@ -227,8 +227,6 @@ class RoleEstimate(Struct, frozen=True, kw_only=True):
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """The estimate of a generation."""
-
     leaves: int
     """The number of leaf topics, which is an expectation until the topics have been built."""
     rows: int

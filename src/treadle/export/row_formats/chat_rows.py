@@ -59,7 +59,6 @@ class OpenAIRows(RowFormat):
         return has_chat(raw) and all(isinstance(item, str) for item in arguments_in(raw["messages"]))
 
     def write_messages(self, messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
-        """Return the column `messages`."""
         return [self.write_message(message, with_reasoning) for message in messages]
 
     def write_message(self, message: Message, with_reasoning: bool) -> dict[str, Json]:

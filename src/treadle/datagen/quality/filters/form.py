@@ -78,6 +78,8 @@ class ReasoningFilter(BuiltinFilter[FilterSettings]):
 
 
 class LengthSettings(FilterSettings):
+    """The bounds of the length."""
+
     min_words: Limit = 1
     """The smallest number of words in each final answer."""
     max_words: Limit | None = 1000
