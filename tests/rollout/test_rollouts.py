@@ -633,14 +633,14 @@ def test_a_file_of_rows_that_changed_is_told(tmp_path: Path, part: str) -> None:
 
 
 def test_the_folder_has_no_secrets(tmp_path: Path) -> None:
-    """Rules out that headers of the model and passwords in addresses stay in the ledger."""
+    """Rules out that headers of the model, keys of toolsets and passwords in addresses stay in the ledger."""
     secret = "s3cret-abcdefgh"
     journal = f"memory:?password={secret}"
     headers = {"X-Token": secret}
     settings = {"model": "openai:m", "base_url": "http://127.0.0.1:1", "headers": headers}
-    config = make_config(
-        {"model": settings, "tasks": TASKS, "journal": journal, "sinks": [f"atropos:http://u:{secret}@h"]}
-    )
+    given = {"model": settings, "tasks": TASKS, "journal": journal, "sinks": [f"atropos:http://u:{secret}@h"]}
+    tools = ["files", f"mcp:https://example.org/mcp?token={secret}"]
+    config = make_config({**given, "agent": {"tools": tools}})
     with Ledger(tmp_path / "ledger.db", {}) as ledger, MemoryJournal() as runs:
         check_continued(config, ledger, runs)
         ledger.plan(PlannedItem(1, "one", "share", {}))

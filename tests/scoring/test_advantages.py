@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.core.errors import ConfigError
-from treadle.scoring.advantages import AdvantageKind, compute_advantages, discount, has_variance, spread
+from treadle.scoring.advantages import AdvantageKind, compute_advantages, discount, has_variance
 
 GROUP = (1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)
 REWARDS = st.lists(st.none() | st.floats(-10, 10), min_size=1, max_size=9)
@@ -45,9 +45,6 @@ def test_a_group_without_variance_has_advantages_of_exactly_0(reward: float, siz
 
 def test_rewards_are_discounted_over_steps() -> None:
     assert discount([0.0, 0.0, 1.0], 0.5) == (0.25, 0.5, 1.0)
-    assert spread(2.0, 3, 0.5) == (0.5, 1.0, 2.0)
-    assert spread(2.0, 2) == (2.0, 2.0)
-    assert spread(2.0, 0) == ()
 
 
 def test_mistakes_are_named() -> None:

@@ -199,6 +199,17 @@ def test_errors_of_rounding_are_no_differences(score: float) -> None:
     assert (nothing.mean, nothing.needed_tasks) == (0.0, None)
 
 
+@pytest.mark.parametrize("tasks", [10, 50, 400])
+def test_equal_models_do_not_differ_if_their_means_are_rounded_differently(tasks: int) -> None:
+    names = [str(number) for number in range(tasks)]
+    same = compare_paired({name: [0.1 + 0.2] for name in names}, {name: [0.3] for name in names})
+    assert same is not None
+    assert (same.mean, same.p_value, same.is_significant) == (0.0, 1.0, False)
+    better = compare_paired({name: [0.7] for name in names}, {name: [0.4] for name in names})
+    assert better is not None
+    assert better.p_value < 0.01
+
+
 def test_the_interval_of_a_difference_stays_within_what_scores_allow() -> None:
     for scores in (
         ([1.0] * 12, [0.0] * 11 + [1.0]),

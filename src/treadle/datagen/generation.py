@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from treadle.core.errors import MistakesError, ProviderError, UserCodeError
 from treadle.core.types import StopReason
-from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
+from treadle.datagen.config.fingerprint import explain_changes, fingerprint
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import write_config
 from treadle.datagen.config.roles import make_models
@@ -34,6 +34,7 @@ from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
+from treadle.jobs.config_changes import find_changes
 from treadle.jobs.job import LOSSES, Job, JobEnd, JobOptions, JobSettings, open_job
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
 from treadle.jobs.meter import explain_limit
@@ -59,8 +60,6 @@ class Continuation(Struct, frozen=True, kw_only=True):
 
 
 class GenerationResult(Struct, frozen=True):
-    """The outcome of a generation."""
-
     end: JobEnd
     progress: GenerationProgress
     folder: DatasetFolder
@@ -117,7 +116,7 @@ def _check_continued(
     Before there is a topic or a sample, any configuration may follow another, so that a mistake in the first one
     can be mended. Raises: `ConfigError` that names the changed keys."""
     known = ledger.get("config")
-    changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
+    changes = [] if known is None else list(find_changes(msgspec.json.decode(known), fingerprint(config)))
     if ledger.get(_MISTAKE):
         # The same command was promised to go on once the code is mended.
         changes = [change for change in changes if not change.is_of_code]
@@ -226,5 +225,4 @@ async def _find_topics(
 
 
 def _runs_of(item: PlannedItem) -> RunFilter:
-    """Return the runs of a sample."""
     return RunFilter(id_prefix=f"{sample_id_of(item.number)}-")

@@ -9,8 +9,6 @@ from treadle.jobs.progress import JobNotice, JobProgress, JobWords
 
 
 class TopicsReady(JobNotice, frozen=True, tag="topics_ready"):
-    """The topics are complete."""
-
     leaves: int
     failed: int
 
@@ -43,8 +41,6 @@ class TopicExpanded(JobNotice, frozen=True, tag="topic_expanded"):
 
 
 class SampleBegun(JobNotice, frozen=True, tag="sample_begun"):
-    """Work on a sample has begun."""
-
     sample_id: str
     topic: tuple[str, ...]
     kind: str | None
@@ -68,8 +64,6 @@ class SampleEnded(JobNotice, frozen=True, tag="sample_ended"):
 
 
 class GenerationProgress(JobProgress, kw_only=True):
-    """The counts of a generation."""
-
     WORDS: ClassVar[JobWords] = JobWords(noun="row", item="sample", in_flight="sample")
 
     kinds: dict[str, int] = msgspec.field(default_factory=dict)

@@ -58,8 +58,6 @@ from treadle.workers.protocol import Workers
 
 
 class EvaluationProgress(JobProgress, kw_only=True):
-    """The counts of an evaluation."""
-
     WORDS: ClassVar[JobWords] = JobWords(noun="sample", item="sample", kept="graded", in_flight="sample")
 
     scores: dict[str, Average] = msgspec.field(default_factory=dict)
@@ -182,7 +180,6 @@ class EvaluationWork:
 
 
 def find_run_id(config: EvaluationConfig, item: PlannedItem) -> str:
-    """Return the id of the run of a sample."""
     return f"{config.name}-{item.number}"
 
 

@@ -48,8 +48,6 @@ class SampleDetails(Struct, frozen=True, omit_defaults=True):
 
 
 class Sample(Struct, frozen=True):
-    """One graded sample."""
-
     run_id: str
     spec: EvaluationSpec
     details: SampleDetails

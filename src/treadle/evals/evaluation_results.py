@@ -125,8 +125,6 @@ class ModelResult(Struct, frozen=True, kw_only=True):
 
 
 class FailureKind(Struct, frozen=True):
-    """The failures of one kind."""
-
     kind: str
     models: dict[str, int]
     """How many samples of each model failed so."""

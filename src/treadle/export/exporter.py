@@ -145,7 +145,6 @@ def _has(value: Json) -> bool:
 
 
 def without_reasoning(row: Row) -> Row:
-    """Return the row without its reasoning."""
     return replace(row, messages=tuple([replace(message, reasoning=None) for message in row.messages]))
 
 

@@ -61,7 +61,6 @@ class Group(Struct, frozen=True, kw_only=True):
 
     @property
     def rewards_G(self) -> tuple[float | None, ...]:
-        """The rewards of the rollouts."""
         return tuple([rollout.reward for rollout in self.rollouts])
 
 

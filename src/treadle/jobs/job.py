@@ -174,8 +174,6 @@ class WorkBeside(JobWork[R], Protocol[R]):
 
 
 class JobSettings(Struct, frozen=True, kw_only=True):
-    """The settings of a job."""
-
     wanted: int
     """How many items are wanted."""
     max_items: int
@@ -252,7 +250,6 @@ class Job(Generic[R, P]):
         self._listener(notice, self.progress)
 
     def refresh(self) -> None:
-        """Refresh the counts."""
         progress, counts, meter = self.progress, self.counts, self.meter
         progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
         progress.reasons = counts.reasons

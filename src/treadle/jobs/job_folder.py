@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, hide_password
-from treadle.core.types import Json
+from treadle.jobs.config_changes import find_changes, hide_toolset
 from treadle.jobs.job import JobOptions
 from treadle.jobs.ledger import Ledger
 from treadle.jobs.progress import JobListener
-from treadle.jobs.sections import AttemptSection
+from treadle.jobs.sections import AgentSection, AttemptSection
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Journal
@@ -149,9 +149,12 @@ class JobFolder(Struct, Generic[C], frozen=True):
         before = described if known is None else msgspec.json.decode(known)
         if before["journal"] is not None:  # folders of earlier versions have its password
             before["journal"] = hide_password(before["journal"])
-        if changed := list(_find_changes("", {key: before.get(key) for key in described}, described)):
+        if "agent" in before:
+            before["agent"]["tools"] = list(map(hide_toolset, before["agent"]["tools"]))
+        if changes := list(find_changes({key: before.get(key) for key in described}, described)):
+            changed = "; ".join(map(str, changes))
             raise ConfigError(
-                f"the work in {str(config.path)!r} was begun with another configuration: {'; '.join(changed)}. "
+                f"the work in {str(config.path)!r} was begun with another configuration: {changed}. "
                 "Give the same values, or another folder (--out)"
             )
         settings = public.model_dump_json()
@@ -179,20 +182,6 @@ class JobFolder(Struct, Generic[C], frozen=True):
         ledger.set(_TASKS, msgspec.json.encode(before | facts).decode())
 
 
-def _find_changes(key: str, before: Json, now: Json) -> Iterator[str]:
-    """Yield a text for each innermost value that differs, with dots between the keys that lead to it."""
-    if before == now:
-        return
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in dict.fromkeys([*before, *now]):
-            yield from _find_changes(f"{key}.{name}".lstrip("."), before.get(name), now.get(name))
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for number, pair in enumerate(zip(before, now, strict=True)):
-            yield from _find_changes(f"{key}[{number}]", *pair)
-    else:
-        yield f"{key} was {before!r:.100} and is now {now!r:.100}"
-
-
 def hide_secrets(config: C) -> C:
     """Return a configuration without what may be secret, for a file that others may read."""
     changes: dict[str, Any] = {}
@@ -205,6 +194,10 @@ def hide_secrets(config: C) -> C:
     return config.model_copy(update=changes)
 
 
+def _hide_agent(agent: AgentSection) -> AgentSection:
+    return agent.model_copy(update={"tools": list(map(hide_toolset, agent.tools))})
+
+
 def _hide_model(model: str | ModelTable) -> str | ModelTable:
     if not isinstance(model, ModelTable):
         return model
@@ -215,6 +208,7 @@ def _hide_model(model: str | ModelTable) -> str | ModelTable:
 _HIDDEN: dict[str, Callable[[Any], Any]] = {
     "model": _hide_model,
     "models": _hide_model,
+    "agent": _hide_agent,
     "sinks": hide_password,
     "journal": hide_password,
 }

@@ -171,7 +171,6 @@ class Ledger:
             self._set(facts)
 
     def plan(self, item: PlannedItem) -> None:
-        """Add an item to the plan."""
         with self._transaction():
             self.connection.execute(
                 "INSERT INTO items VALUES (?, 'open', ?, ?, ?)",

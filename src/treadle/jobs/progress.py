@@ -150,7 +150,6 @@ class Average(Struct):
     """The sum of the squared differences to the mean."""
 
     def add(self, value: float) -> None:
-        """Add a number."""
         self.count += 1
         delta = value - self.mean
         self.mean += delta / self.count

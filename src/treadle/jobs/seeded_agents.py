@@ -28,8 +28,6 @@ MakeModel: TypeAlias = Callable[[Task, int], Model]
 
 
 class SeededAgent(Agent[Any]):
-    """The agent of one attempt."""
-
     vary: Callable[[Mapping[str, Any]], Model]
     """A function that returns its model with further options of `treadle.model`."""
 

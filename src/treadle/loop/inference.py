@@ -314,7 +314,6 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
 
 
 def call_ids_of(messages: Iterable[Message]) -> set[str]:
-    """Return the ids of all calls in a transcript."""
     return {call.call_id for message in messages for call in message.tool_calls}
 
 

@@ -226,7 +226,6 @@ class Publisher(Struct, eq=False):
     _own: DeltaListener | None
 
     def tell_delta(self, delta: e.Delta) -> None:
-        """Pass a delta on."""
         if self._own is not None:
             self._own(delta)
         self._driven.say(self._state.seq, delta)

@@ -54,8 +54,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "Recording
 
 
 class RecordingFile(pytest.File):
-    """The file of a recording."""
-
     def collect(self) -> Iterator[pytest.Item]:
         """Yield its only test."""
         yield RecordingItem.from_parent(self, name=self.path.name.removesuffix(_ENDING))

@@ -125,7 +125,6 @@ class RecordedRun(Struct, frozen=True):
         return started
 
     def bodies_of(self, kind: type[B]) -> list[B]:
-        """Return the events of one type."""
         return [event.body for event in self.events if isinstance(event.body, kind)]
 
     @property

@@ -167,8 +167,6 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 class RecordingOutcome(Struct, frozen=True, kw_only=True):
-    """The outcome of the test of one recording."""
-
     name: str
     path: Path
     seconds: float = 0.0

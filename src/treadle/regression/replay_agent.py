@@ -56,8 +56,6 @@ from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision
 
 
 class ReplaySettings(Struct, frozen=True, kw_only=True):
-    """The settings of a replay."""
-
     tools: ToolReplay = ToolReplay.RECORDED
     normalize: Normalize = str
     """The function that replaces what may differ in texts, on both sides."""
@@ -70,8 +68,6 @@ class ReplaySettings(Struct, frozen=True, kw_only=True):
 
 
 class Replayed(Struct, frozen=True):
-    """The outcome of a replay."""
-
     divergence: Divergence | None
     """The first place that differs; `None` if nothing does."""
     journal: MemoryJournal
@@ -125,8 +121,6 @@ async def replay_recording(
 
 
 class _Replay:
-    """One replay in progress."""
-
     def __init__(self, recorded: RecordedRun, agent: AgentParts, settings: ReplaySettings) -> None:
         self.recorded, self.settings = recorded, settings
         self.requests = read_requests(recorded)

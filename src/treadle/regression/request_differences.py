@@ -243,17 +243,12 @@ def _diff(before: str | None, after: str | None) -> Iterator[str]:
 def _shorten_pair(before: str, after: str) -> tuple[list[str], list[str]]:
     """Return two texts of one line each, without most of what they have in common if they are long."""
     if max(len(before), len(after)) > _WIDTH and before and after:
-        start = len(_common(before, after))
+        pairs = enumerate(zip(before, after, strict=False))
+        start = next((at for at, (one, other) in pairs if one != other), min(len(before), len(after)))
         cut = max(0, start - _AROUND)
         if cut:
             before, after = f"…{before[cut:]}", f"…{after[cut:]}"
     return [_cut(before)] if before else [], [_cut(after)] if after else []
-
-
-def _common(one: str, other: str) -> str:
-    """Return the beginning that two texts have in common."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return one[: next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))]
 
 
 def _cut(text: str) -> str:

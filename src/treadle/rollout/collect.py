@@ -34,8 +34,6 @@ _STEP_SECONDS = 1e-6
 
 
 class KnownVersion(Struct):
-    """A known version."""
-
     version: str
     since: float
     """When the version was announced, or when an answer with it first arrived, in seconds since the epoch."""
@@ -259,7 +257,6 @@ class GroupReader:
         return run.usage - shared.usage, cost
 
     def make_group(self, spec: GroupSpec, rolled: Sequence[Rolled], weight_version: str | None) -> Group:
-        """Return a group as it is delivered."""
         config = self.config
         has_advantages = config.advantages != "none" and config.deliver == "group"
         return make_group(
@@ -280,7 +277,6 @@ class GroupReader:
 
 
 def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
-    """Return the rewards of rollouts."""
     return [one.rollout.reward for one in rolled]
 
 

@@ -217,7 +217,6 @@ def _find_run_id(config: RolloutConfig, number: int, index: int) -> str:
 
 
 def runs_of_round(config: RolloutConfig, item: PlannedItem) -> RunFilter:
-    """Return the runs of an evaluation."""
     spec = msgspec.convert(item.spec, HeldOutRound)
     begun = [_find_run_id(config, item.number, index) for index in range(len(spec.places))]
     return RunFilter(run_ids=[run_id for first in begun for run_id in ids_of(first)])

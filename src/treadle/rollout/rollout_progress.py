@@ -23,8 +23,6 @@ class Started(JobNotice, frozen=True, tag="started"):
 
 
 class RolloutEnded(JobNotice, frozen=True, tag="rollout_ended"):
-    """One rollout has ended."""
-
     run_id: str
     task: str
     reward: float | None

@@ -351,7 +351,6 @@ class _Work:
 
 
 def _runs_of(config: RolloutConfig, item: PlannedItem) -> RunFilter:
-    """Return the runs of an item."""
     if item.number < 0:
         return runs_of_round(config, item)
     spec = msgspec.convert(item.spec, GroupSpec)

@@ -20,8 +20,6 @@ _BODIES, _BODY_BYTES = 192, 12_000_000
 
 
 class BranchFacts(Struct, frozen=True, omit_defaults=True):
-    """One branch of a rollout."""
-
     grade: TokenGrade
     tokens: int
     sampled_tokens: int = 0
@@ -33,8 +31,6 @@ class BranchFacts(Struct, frozen=True, omit_defaults=True):
 
 
 class RolloutFacts(Struct, frozen=True, omit_defaults=True):
-    """One rollout of a group."""
-
     run_id: str
     reward: float | None
     rewards: dict[str, float]
@@ -50,8 +46,6 @@ class RolloutFacts(Struct, frozen=True, omit_defaults=True):
 
 
 class GroupFacts(Struct, frozen=True):
-    """One group."""
-
     number: int
     group_id: str
     task: str
@@ -132,7 +126,6 @@ def make_rollouts_view(
 
 
 def find_facts(group: Group) -> GroupFacts:
-    """Return the facts of a group."""
     return GroupFacts(
         group.number,
         group.group_id,

@@ -243,8 +243,6 @@ class _Failure(Struct):
 
 
 class BatchProgress(Struct):
-    """The progress of a batch."""
-
     total: int | None
     """The number of tasks; `None` if they come from an iterator."""
     begun: int = 0

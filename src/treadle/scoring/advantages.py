@@ -91,14 +91,6 @@ def discount(rewards_S: Sequence[float], gamma: float) -> tuple[float, ...]:
     return tuple(reversed(found))
 
 
-def spread(advantage: float, steps: int, gamma: float = 1.0) -> tuple[float, ...]:
-    """Return the advantage of each step of a rollout whose reward comes at its end, discounted by the number of
-    steps until then."""
-    if steps < 1:
-        return ()
-    return discount([*[0.0] * (steps - 1), advantage], gamma)
-
-
 _KINDS: dict[AdvantageKind, Callable[[Rewards], Advantages]] = {
     AdvantageKind.GROUP: group_relative,
     AdvantageKind.GROUP_MEAN: group_mean,

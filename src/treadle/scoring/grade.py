@@ -23,8 +23,6 @@ from treadle.tools.user_code import blame, place_of
 
 
 class Graded(Struct, frozen=True, kw_only=True):
-    """The grades of one run."""
-
     run_id: str
     rewards: dict[str, float]
     """The valid grade of each name, including those that were recorded before under other names."""

@@ -40,8 +40,6 @@ def reaches(score: float, least: float) -> bool:
 
 
 class MeanEstimate(Struct, frozen=True):
-    """A mean with its interval."""
-
     mean: float
     low: float
     high: float
@@ -172,7 +170,8 @@ def compare_paired(
     names = [name for name, scores in one.items() if scores and other.get(name)]
     if not names:
         return None
-    found = [fmean(one[name]) - fmean(other[name]) for name in names]
+    differences = [fmean(one[name]) - fmean(other[name]) for name in names]
+    found = [item if abs(item) >= _ROUNDING else 0.0 for item in differences]
     mean, tasks = fmean(found), len(found)
     if abs(mean) < _ROUNDING:
         mean = 0.0
@@ -204,7 +203,7 @@ def _test_signs(differences: Sequence[float]) -> float:
     if count >= _MOST_FLIPPED:
         mean = sum(differences) / count
         variance = sum([(item - mean) ** 2 for item in differences]) / (count - 1)
-        if variance == 0:
+        if variance < _ROUNDING**2:
             return 2.0 ** (1 - count)
         return student_tails(abs(mean) / math.sqrt(variance / count), count - 1)
     draw = random.Random(0).getrandbits

@@ -285,7 +285,6 @@ def kind_of(status: int) -> str:
 
 
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
-    """Send a whole response."""
     encoded = msgspec.json.encode(body)
     told = {"content-type": "application/json", "content-length": str(len(encoded)), **headers}
     raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told.items()]
@@ -294,6 +293,5 @@ async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, 
 
 
 async def refuse(send: Send, refused: RequestRefused) -> None:
-    """Send a refusal."""
     body = error_body(refused.detail, refused.code)
     await send_whole(send, refused.status_code, body, {"connection": "close", **(refused.headers or {})})

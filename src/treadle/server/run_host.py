@@ -295,12 +295,10 @@ class RunHost(GatewayHost):
         return found
 
     def labels(self, caller: ApiCaller, agent: str | None = None) -> dict[str, str]:
-        """Return the labels of a run that a client begins. `agent` is the name that the client asked for."""
         labels = {QUEUE: self.queue, OWNER: caller.name, AGENT: agent}
         return {name: value for name, value in labels.items() if value}
 
     def visible_to(self, caller: ApiCaller) -> dict[str, str]:
-        """Return the labels that a run must have so that a client sees it."""
         return {} if caller.sees_all else {OWNER: caller.name}
 
     async def check_room(self, caller: ApiCaller) -> None:

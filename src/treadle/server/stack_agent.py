@@ -101,8 +101,6 @@ class StackAgent:
 
 
 class _StackTurn:
-    """The events of one turn."""
-
     def __init__(self, agent: Agent[Any], session_id: str, before: str | None, events: int) -> None:
         self._turn_id = f"turn_{secrets.token_hex(6)}"
         self._turn = {"turn_id": self._turn_id, "session_id": session_id}

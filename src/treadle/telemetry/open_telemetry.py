@@ -125,8 +125,6 @@ class OpenTelemetry:
 
 
 class _RunSpans:
-    """The open spans of one run."""
-
     def __init__(self, hook: OpenTelemetry, run_id: str) -> None:
         self.turn_span: Any = None
         self.calls: dict[str, Any] = {}

@@ -29,8 +29,6 @@ class Fallback(Struct, frozen=True):
 
 
 class CompactionRecord(Struct, frozen=True):
-    """A compaction of the context."""
-
     reason: str
     tokens_before: int
     tokens_after: int
@@ -252,7 +250,7 @@ class RecordFold:
             run_id=self._run_id,
             started_at=at,
             is_session=started.is_session,
-            labels=_labels_of(started),
+            labels={name: text for name, text in (started.metadata or {}).items() if isinstance(text, str)},
             persona=agent_name(started),
             parent=started.parent,
             caller=started.caller,
@@ -407,12 +405,6 @@ _TAKE = find_handlers(RecordFold)
 
 _BOTH = {kind: (STEP_CHANGES.get(kind), _TAKE.get(kind)) for kind in (*STEP_CHANGES, *_TAKE)}
 """The functions for a body that change the fold and the record, so that both are found with one look-up."""
-
-
-def _labels_of(started: e.RunStarted) -> dict[str, str]:
-    if not started.metadata:
-        return {}
-    return {name: value for name, value in started.metadata.items() if isinstance(value, str)}
 
 
 def _read_skill(arguments: str) -> str | None:

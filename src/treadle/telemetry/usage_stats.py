@@ -29,7 +29,6 @@ class Durations(Struct, gc=False):
     buckets: dict[int, int] = {}
 
     def add(self, seconds: float) -> None:
-        """Add a duration."""
         self.count += 1
         bucket = round(math.log(max(seconds, 1e-6)) / _GROWTH)
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
@@ -54,7 +53,6 @@ class Use(Struct, gc=False):
     """The attempts that failed, by the names of the errors' classes."""
 
     def describe(self) -> dict[str, Json]:
-        """Return the figures as JSON."""
         usage = self.tally.usage
         return {
             "inferences": self.inferences,
@@ -73,15 +71,12 @@ class Use(Struct, gc=False):
 
 
 class ToolUse(Struct, gc=False):
-    """The calls of a tool."""
-
     calls: int = 0
     durations: Durations = field(default_factory=Durations)
     errors: dict[str, int] = {}
     """The calls that failed or were not run, by the kind of error."""
 
     def describe(self) -> dict[str, Json]:
-        """Return the figures as JSON."""
         return {
             "calls": self.calls,
             "median_seconds": self.durations.quantile(0.5),
@@ -109,7 +104,6 @@ class UsageStats:
         return sum([self.turns.get(reason.value, 0) for reason in _FAILED])
 
     def add_run(self, events: Iterable[e.Event]) -> None:
-        """Add the events of one run."""
         self.runs += 1
         fold = StepFold()
         for event in events:
@@ -160,7 +154,6 @@ class UsageStats:
         return self.all, self.models[model], self.days[day]
 
     def describe(self) -> dict[str, Json]:
-        """Return all figures as JSON."""
         return {
             "runs": self.runs,
             "turns": sum(self.turns.values()),

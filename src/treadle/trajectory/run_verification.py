@@ -119,8 +119,6 @@ def _built_in(names: set[str]) -> tuple[Tool, ...]:
 
 
 class Verification(Struct, frozen=True):
-    """The outcome of a verification."""
-
     run_id: str
     calls: int
     """How many tool results the run has. Each one is equal, skipped or different."""

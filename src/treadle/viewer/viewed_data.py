@@ -126,7 +126,6 @@ class ViewedData:
         return make_evaluation_view(*map(read_results, self._paths))
 
     def topics(self) -> TopicsView:
-        """Return the topics of a file."""
         if self._kind is not DataKind.TOPICS:
             raise ConfigError("there are no topics; `treadle view topics.json` shows some")
         return make_topics_view(load_topics(self._paths[0]))

@@ -65,9 +65,6 @@ class RunsInFlight:
     def __init__(self) -> None:
         self._in_flight: dict[object, Driver | None] = {}
 
-    def __len__(self) -> int:
-        return len(self._in_flight)
-
     @contextmanager
     def watch(self) -> Iterator[Callable[[Driver], None]]:
         """Count a run until the context ends. The function that it returns takes the run's driver."""

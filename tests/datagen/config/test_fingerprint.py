@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
+from treadle.datagen.config.fingerprint import explain_changes, fingerprint
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import READER
+from treadle.jobs.config_changes import Change, find_changes
 
 BASE: dict[str, Any] = {
     "models": {"default": "mock:teacher"},
@@ -30,9 +31,13 @@ def make(**changes: Any) -> GenerationConfig:
     return GenerationConfig.model_validate(value)
 
 
+def changes_of(before: dict[str, Any], config: GenerationConfig) -> list[Change]:
+    return list(find_changes(before, fingerprint(config)))
+
+
 def changed(**changes: Any) -> list[str]:
     kept = json.loads(json.dumps(fingerprint(make())))
-    return [change.key for change in find_changes(kept, make(**changes))]
+    return [change.key for change in changes_of(kept, make(**changes))]
 
 
 @pytest.mark.parametrize(
@@ -89,11 +94,11 @@ def test_files_count_by_their_content(tmp_path: Path) -> None:
         )
 
     before = fingerprint(made("one"))
-    assert find_changes(before, made("two")) == []
+    assert changes_of(before, made("two")) == []
     (tmp_path / "two" / "data" / "a.txt").write_text("b")
-    assert [item.key for item in find_changes(before, made("two"))] == ["tools.files"]
+    assert [item.key for item in changes_of(before, made("two"))] == ["tools.files"]
     (tmp_path / "one" / "tools.py").write_text("x = 2")
-    assert [item.key for item in find_changes(before, made("one"))] == ["tools.use"]
+    assert [item.key for item in changes_of(before, made("one"))] == ["tools.use[1].name"]
     with pytest.raises(ConfigError, match=r"topics.load: cannot read"):
         fingerprint(make(topics={"load": "absent.json"}))
 
@@ -104,16 +109,16 @@ def test_models_of_treadle_toml_count_by_their_settings(tmp_path: Path) -> None:
     config = make(models={"default": "mine"})
     before = fingerprint(config)
     file.write_text('[models.mine]\nmodel = "vllm:a"\nbase_url = "http://localhost:9/v1"\n')
-    assert find_changes(before, config) == [], "the same model at another address"
+    assert changes_of(before, config) == [], "the same model at another address"
     file.write_text('[models.mine]\nmodel = "vllm:b"\n')
-    assert "models.agent.model" in [item.key for item in find_changes(before, config)]
+    assert "models.agent.model" in [item.key for item in changes_of(before, config)]
 
 
 def test_the_error_names_the_keys_with_both_values() -> None:
-    changes = find_changes(fingerprint(make()), make(seed=1, tools={"max_calls": 3}))
+    changes = changes_of(fingerprint(make()), make(seed=1, tools={"max_calls": 3}))
     text = explain_changes(changes, "pass --change-config")
-    assert "  seed was 0 and is 1\n" in text
-    assert "  tools.max_calls was not set and is 3\n" in text
+    assert "  seed was 0 and is now 1\n" in text
+    assert "  tools.max_calls was not set and is now 3\n" in text
     assert text.endswith("or pass --change-config")
 
 

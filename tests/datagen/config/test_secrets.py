@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
-from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
+from treadle.datagen.config.fingerprint import explain_changes, fingerprint
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import read_config, write_config
+from treadle.jobs.config_changes import find_changes
 
 SECRET = "planted-0123456789"
 PLACE = "Bearer ${TOKEN}"
@@ -64,11 +65,12 @@ def test_the_copy_of_the_configuration_has_no_secrets_and_can_be_read(tmp_path: 
 def test_the_ledger_has_no_secrets_and_another_key_is_no_other_configuration() -> None:
     stored = fingerprint(make(SECRET))
     assert SECRET[:8] not in json.dumps(stored)
-    assert find_changes(stored, make("another-9876543210")) == []
+    assert list(find_changes(stored, fingerprint(make("another-9876543210")))) == []
     changed = make(SECRET).model_copy(update={"seed": 5})
-    changes = find_changes(stored, changed)
+    changes = find_changes(stored, fingerprint(changed))
     assert [item.key for item in changes] == ["seed"]
     fewer = changed.tools.model_copy(update={"use": ["files"]})
-    text = explain_changes(find_changes(stored, changed.model_copy(update={"tools": fewer})), "undo it")
+    now = fingerprint(changed.model_copy(update={"tools": fewer}))
+    text = explain_changes(list(find_changes(stored, now)), "undo it")
     assert "tools.use" in text
     assert SECRET[:8] not in text

@@ -34,8 +34,6 @@ _TITLE_CHARS = 100
 
 
 class SlashCommand(Struct, frozen=True):
-    """A command of a conversation."""
-
     about: str
     """What the command does, for `/help`."""
     perform: Callable[["Chat", str], None]

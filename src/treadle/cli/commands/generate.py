@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import check_base_url
-from treadle.cli.terminal.output import print_json, print_line, print_note, spinner, write_count
+from treadle.cli.terminal.output import print_bytes, print_json, print_line, print_note, spinner, write_count
 from treadle.core.errors import ConfigError
 from treadle.journal.named_files import suggest_path
 
@@ -41,9 +42,11 @@ def generate(
     """
     # The modules of the generation are not needed for the help.
     from treadle.cli.jobs import generating
+    from treadle.datagen.config.config_schema import starter
 
     if is_init:
-        return generating.print_starter()
+        print_bytes(starter().encode())
+        return ExitCode.DONE
     check_base_url(base_url)
     options = {
         "out": out,

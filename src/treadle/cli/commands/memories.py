@@ -85,7 +85,6 @@ def find(memory: "Memory", entry_id: str) -> MemoryEntry:
 
 
 def print_entry(entry: MemoryEntry, note: str = "") -> None:
-    """Print an entry in one line."""
     tag = f" {entry.epistemic.value}" if entry.epistemic else ""
     day = datetime.fromtimestamp(entry.said_at).astimezone().strftime("%Y-%m-%d %H:%M")
     text = f"{entry.entry_id:<14} {day} {entry.author.value}{tag}{note}  "

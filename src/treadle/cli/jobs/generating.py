@@ -13,10 +13,9 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
 from treadle.cli.options import common as o
 from treadle.cli.terminal.generation_plan import print_plan
-from treadle.cli.terminal.output import print_bytes, print_note, shorten, write_command
+from treadle.cli.terminal.output import print_note, shorten, write_command
 from treadle.core.documents import read_change
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.config_schema import starter
 from treadle.datagen.config.estimate import estimate, measure_folder
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import check_plan, load_config
@@ -76,12 +75,6 @@ def _load(path: Path | None, changes: ConfigChanges) -> LoadedConfig[GenerationC
             "give a configuration: `treadle generate --init > dataset.yaml` writes one to start from"
         )
     return load_config(path, changes.by_key(), changes.flags)
-
-
-def print_starter() -> int:
-    """Print a configuration to start from."""
-    print_bytes(starter().encode())
-    return ExitCode.DONE
 
 
 def print_dry_run(path: Path | None, changes: ConfigChanges, *, is_json: bool) -> int:

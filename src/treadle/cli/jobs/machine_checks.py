@@ -26,8 +26,6 @@ _KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
 
 
 class MachineCheck(Struct, frozen=True, omit_defaults=True):
-    """The result of one check."""
-
     name: str
     is_ok: bool
     seen: str

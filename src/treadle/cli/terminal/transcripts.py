@@ -60,7 +60,6 @@ class EventPrinter:
         self.say(f"instructions: {shown}", "dim")
 
     def print_message(self, message: Message, *, is_simulated: bool = False) -> None:
-        """Print a message of a transcript."""
         if message.role is Role.SYSTEM:
             self.print_instructions(message.content)
         elif message.role is Role.USER:

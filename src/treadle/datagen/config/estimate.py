@@ -213,8 +213,6 @@ class MeasuredLoad(Struct, frozen=True):
 
 
 class RoleEstimate(Struct, frozen=True, kw_only=True):
-    """The estimate for one role."""
-
     role: Role
     model: str
     calls: int
@@ -229,8 +227,6 @@ class RoleEstimate(Struct, frozen=True, kw_only=True):
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """The estimate of a generation."""
-
     leaves: int
     """The number of leaf topics, which is an expectation until the topics have been built."""
     rows: int

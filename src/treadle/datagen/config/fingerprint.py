@@ -3,26 +3,22 @@
 A dataset is continued only if they have not changed.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec import Struct
-
 from treadle.core.errors import ConfigError
-from treadle.core.masking import MASK, hide_fields, is_secret_name
+from treadle.core.masking import MASK, hide_fields
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import given_model, used_roles
+from treadle.jobs.config_changes import Change, hide_text, hide_toolset
 from treadle.journal.named_files import explain_unread
 from treadle.models.config.model_parts import is_secret_url
 from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
 from treadle.tools.resolve import split_file
-from treadle.tools.toolset_parts import may_hold_secret
 
 HARMLESS = (
     "topics.window",
@@ -56,25 +52,6 @@ _HARMLESS_OF_MODELS = frozenset(
 """Settings of a model that decide where and how it is asked, but have no influence on its answers."""
 _MESSAGES = ("output.system_message", "output.include_system_message")
 """Keys of `output` that are in the rows."""
-_DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
-
-
-class Change(Struct, frozen=True):
-    """A key whose value has changed since the dataset was begun."""
-
-    key: str
-    before: Json
-    """The earlier value; `None` if the key had no value."""
-    after: Json
-
-    @property
-    def is_of_code(self) -> bool:
-        """True if only the code of the same tools has changed."""
-        before, after = [_DIGEST.sub("", _show(item, 10_000)) for item in (self.before, self.after)]
-        return self.key == "tools.use" and before == after
-
-    def __str__(self) -> str:
-        return f"{self.key} was {_show(self.before)} and is {_show(self.after)}"
 
 
 def fingerprint(config: GenerationConfig) -> dict[str, Json]:
@@ -91,16 +68,6 @@ def fingerprint(config: GenerationConfig) -> dict[str, Json]:
         for key, item in found.items()
         if key in _MESSAGES or not any(key == name or key.startswith(f"{name}.") for name in HARMLESS)
     }
-
-
-def find_changes(before: Mapping[str, Json], config: GenerationConfig) -> list[Change]:
-    """Return the keys in which a configuration differs from the fingerprint `before`, in their order.
-
-    Raises: `ConfigError` as `fingerprint` does.
-    """
-    after = fingerprint(config)
-    keys = dict.fromkeys((*after, *before))
-    return [Change(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
 
 
 def explain_changes(changes: list[Change], remedy: str) -> str:
@@ -176,13 +143,6 @@ def _hash_of(key: str, path: Path) -> str:
     return f"{path.name} sha256:{digest.hexdigest()[:16]}"
 
 
-def _show(value: Json, max_chars: int = 80) -> str:
-    if value is None:
-        return "not set"
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
-
-
 def hide_secrets(value: dict[str, Json]) -> dict[str, Json]:
     """Return the JSON of a configuration without the texts that may be secret.
 
@@ -194,7 +154,7 @@ def hide_secrets(value: dict[str, Json]) -> dict[str, Json]:
     if isinstance(models, dict):
         hidden["models"] = {role: _hide_model(table) for role, table in models.items()}
     if isinstance(tools, dict) and isinstance(tools.get("use"), list):
-        hidden["tools"] = {**tools, "use": [_hide_toolset(item) for item in tools["use"]]}
+        hidden["tools"] = {**tools, "use": [hide_toolset(item) for item in tools["use"]]}
     return hidden
 
 
@@ -203,34 +163,7 @@ def _hide_model(table: Json) -> Json:
         return table
     found = dict(table)
     if isinstance(headers := table.get("headers"), dict):
-        found["headers"] = {name: _hide_text(text) for name, text in headers.items()}
+        found["headers"] = {name: hide_text(text) for name, text in headers.items()}
     if isinstance(url := table.get("base_url"), str) and is_secret_url(url):
         found["base_url"] = MASK
     return found | {key: hide_fields(table[key]) for key in ("extra", "options") if table.get(key)}
-
-
-def _hide_toolset(item: Json) -> Json:
-    if isinstance(item, str):
-        kind, colon, _ = item.partition(":")
-        return f"{kind}{colon}{MASK}" if may_hold_secret(item) else item
-    if not isinstance(item, dict):
-        return item
-    named = {key: _hide_toolset(text) if key == "name" else text for key, text in item.items()}
-    return {**named, "settings": _hide_settings(item.get("settings"))} if "settings" in item else named
-
-
-def _hide_settings(value: Any, *, is_secret: bool = False) -> Json:
-    if isinstance(value, dict):
-        return {
-            key: _hide_settings(item, is_secret=is_secret or key in ("env", "headers") or is_secret_name(key))
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_hide_settings(item, is_secret=is_secret) for item in value]
-    if not isinstance(value, str):
-        return value
-    return _hide_text(value) if is_secret or may_hold_secret(f"setting: {value}") else value
-
-
-def _hide_text(text: Json) -> Json:
-    return text if not isinstance(text, str) or "${" in text else MASK

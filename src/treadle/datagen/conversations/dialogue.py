@@ -30,7 +30,6 @@ REPAIR: str = PROMPTS["agent"]["repair"]
 
 
 def tally_of(runs: Iterable[RunInfo]) -> Tally:
-    """Return what runs have used."""
     tally = Tally()
     for info in runs:
         tally.add(Charge(Usage(info.input_tokens, info.output_tokens), info.cost_usd))

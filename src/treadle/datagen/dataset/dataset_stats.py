@@ -34,7 +34,6 @@ class Spread(Struct):
     counts: Counter[int] = field(default_factory=Counter)
 
     def add(self, value: int) -> None:
-        """Count one value."""
         self.counts[value] += 1
 
     @property
@@ -82,8 +81,6 @@ class Summary(Struct, frozen=True):
 
 
 class DatasetStats(Struct, kw_only=True):
-    """The statistics of a dataset."""
-
     rows: int = 0
     rejected: int = 0
     turns: Spread = field(default_factory=Spread)

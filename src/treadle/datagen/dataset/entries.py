@@ -203,8 +203,6 @@ def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> RowEntry:
 
 
 class MergeSource(Struct):
-    """One dataset of a merge."""
-
     path: str
     """The name of its folder or file."""
     rows: int = 0

@@ -152,8 +152,6 @@ class Split(Struct, frozen=True):
 
 
 class Splits(Struct, frozen=True, kw_only=True):
-    """The splits of a dataset."""
-
     splits: tuple[Split, ...]
     files: tuple[str, ...]
     """The names of the files that were written."""
@@ -206,8 +204,6 @@ class SplitPlan(Struct, frozen=True, kw_only=True):
 
 
 class SplitFile(Struct, frozen=True):
-    """One file of a split."""
-
     name: str
     split: str
     format: str

@@ -79,7 +79,6 @@ class UploadFile(Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """The size of the content."""
         return len(self.text.encode()) if self.source is None else self.source.stat().st_size
 
     @property

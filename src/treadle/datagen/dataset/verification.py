@@ -30,8 +30,6 @@ _MAX_LISTED = 3
 
 
 class CheckedRow(Struct, frozen=True, kw_only=True):
-    """The outcome for one row."""
-
     row_id: str
     run_id: str
     calls: int = 0
@@ -64,7 +62,6 @@ class Totals(Struct):
     skipped: int = 0
 
     def add(self, checked: CheckedRow) -> None:
-        """Add the outcome for one row."""
         self.rows += 1
         self.claimed += checked.is_claimed
         self.confirmed += checked.is_claimed and checked.is_confirmed

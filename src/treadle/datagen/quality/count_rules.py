@@ -179,10 +179,6 @@ class CountRules:
                         part for line in lines for part in accumulate(line.split("/")[:-1], "{}/{}".format)
                     ]
                     allowed |= {float(len(lines)), *map(float, Counter(folders).values())}
-            elif noun[0] in "mht":
-                hits = [line for line in lines if _HIT.match(line)]
-                named = [line for line in hits if _is_in(text, line)]
-                allowed |= {float(len(named) or len(hits))} if hits else set()
             elif named := [line for line in lines if _HIT.match(line) and _is_in(text, line)]:
                 allowed.add(float(len(named)))
             elif paths and not call.is_error and len(lines) == 1:

@@ -35,9 +35,8 @@ class RecordGroup(Struct, frozen=True):
     """True if the words of the statement choose them."""
 
 
-def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[RecordGroup]:
-    """Return the groups of records that words choose, and those of each result. `is_rest`: also those that have
-    none of the words."""
+def groups_of(seen: Evidence, anchors: Sequence[str]) -> list[RecordGroup]:
+    """Return the groups of records that words choose, and those of each result."""
     chosen = [seen.by_stem[name] for name in anchors]
     found = {tuple(map(id, records)): RecordGroup(tuple(records), True) for records in chosen[:_MAX_GROUPS]}
     for name in list(anchors)[:_MAX_GROUPS]:
@@ -50,10 +49,6 @@ def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[
         if not inside:  # paid and open ones
             every = [*one, *two]
             found.setdefault(tuple(map(id, every)), RecordGroup(tuple(every), True))
-    if is_rest:
-        inside_any = {id(record) for records in chosen for record in records}
-        rest = [record for record in seen.records if id(record) not in inside_any]
-        found.setdefault(tuple(map(id, rest)), RecordGroup(tuple(rest), True))
     shown = [record for record in seen.records if record.source >= 0]
     whole = [
         RecordGroup(tuple(seen.records), False),
@@ -85,16 +80,9 @@ def _columns(records: Sequence[Record]) -> dict[frozenset[str], list[Quantity]]:
 class Figures:
     """The figures that follow from what was seen, for statements with some anchors."""
 
-    def __init__(
-        self,
-        seen: Evidence,
-        anchors: frozenset[str],
-        places: frozenset[str] = frozenset(),
-        *,
-        is_rest: bool = False,
-    ) -> None:
+    def __init__(self, seen: Evidence, anchors: frozenset[str], places: frozenset[str] = frozenset()) -> None:
         """`anchors` choose records, and `places` the calls that gave them."""
-        self.groups = groups_of(seen, sorted(anchors), is_rest=is_rest)
+        self.groups = groups_of(seen, sorted(anchors))
         if places:
             inside = [
                 RecordGroup(
@@ -232,18 +220,8 @@ class Figures:
             chosen = [total for total, is_named in totals.items() if is_named] or list(totals)
             pairs += [(one, two) for one in chosen[:_MAX_GROUPS] for two in list(totals)[:_MAX_GROUPS]]
         for group in self._named or self.groups[:1]:
-            for record in group.records[:_MAX_PAIRED]:
-                if len(group.records) <= 4:
-                    pairs += combinations(sorted(_numbers(record), key=abs)[:8], 2)
-                    continue
-                sized = [
-                    item for cell in record.cells for item in cell.quantities if item.unit not in ("", "%")
-                ]
-                pairs += [
-                    (abs(one.value), abs(two.value))
-                    for one, two in combinations(sized[:8], 2)
-                    if one.unit == two.unit
-                ]
+            for record in group.records if len(group.records) <= 4 else ():
+                pairs += combinations(sorted(_numbers(record), key=abs)[:8], 2)
         singles = [_numbers(group.records[0])[:4] for group in self._named if len(group.records) == 1][:4]
         for here, there in combinations(singles, 2):
             pairs += [(one, two) for one in here for two in there]

@@ -55,8 +55,6 @@ class Occurrence(Struct, frozen=True):
 
 
 class MadeCall(Struct, frozen=True):
-    """A call with its result."""
-
     call: ToolCall
     result: str
     is_error: bool
@@ -140,7 +138,6 @@ class Evidence:
 
     @cached_property
     def records(self) -> list[Record]:
-        """Return the records of the results."""
         found: list[Record] = []
         for number, item in enumerate(self.calls):
             if not (item.is_error or item.is_repeated):

@@ -132,7 +132,6 @@ class BuiltinFilter(Filter[S]):
 
     @classmethod
     def is_on(cls, config: GenerationConfig) -> bool:
-        """See `Filter.is_on`."""
         return True
 
 

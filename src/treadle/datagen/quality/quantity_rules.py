@@ -343,16 +343,15 @@ class QuantityRules:
         value = abs(item.value)
         if not is_strict and self._is_multiple(statement, item):
             return "product"
-        is_rest = shape("answers", "others").search(statement.clause) is not None
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if is_share:
             anchors = self._seen.anchors(statement.sentence) or anchors
         choices = self._choices(statement, anchors, is_share=is_share, is_strict=is_strict)
         for names in dict.fromkeys(choices):
-            key = names | {f"@{place}" for place in places} | ({"+"} if is_rest else set())
+            key = names | {f"@{place}" for place in places}
             if (figures := self._figures.get(key)) is None:
                 figures = self._figures[key] = Figures(
-                    self._seen, names, places if names == anchors else frozenset(), is_rest=is_rest
+                    self._seen, names, places if names == anchors else frozenset()
                 )
             if is_share:
                 size = 1.0 if item.kind is QuantityKind.SHARE else 100.0

@@ -112,7 +112,7 @@ class RelationRules:
         paired = self._paired(sentence)
         is_other = paired is not None and paired.kind is DoubtKind.UNLIKE
         denied = None if is_other else self._denied(sentence)
-        said = denied or paired or self._swapped(sentence) or self._unlisted(sentence)
+        said = denied or paired or self._unlisted(sentence)
         return said or self._unsaid(sentence)
 
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
@@ -135,8 +135,6 @@ class RelationRules:
         for sign in signs:
             name, text = _name_words(sentence[: sign.start()]), sentence[sign.end() :]
             found = self._doubt_pair(name, text, self._seen.anchors(sentence)) or found
-            if found is not None and found.kind is DoubtKind.UNLIKE:
-                break
             is_word = sign[0].strip(" *`)").isalpha()
             is_said = not is_word or any(plain_label(one) <= name for one in self._texts)
             if found is None and is_said and self._is_strange(text, name | glue() if is_word else name):
@@ -254,24 +252,6 @@ class RelationRules:
         letters = set(re.findall(r"(?<![\w'’])[A-Z](?![\w'’])", sentence))
         return any(cell.text in letters for cells in self._texts.values() for _, cell in cells)
 
-    def _swapped(self, sentence: str) -> Doubt | None:
-        """Check that a text that a sentence about one code has is no value of another record, in a column for which
-        the records of the code have another text."""
-        seen, words = self._seen, stems_of(sentence)
-        codes = [word for word in words & self._codes if re.search(r"[^\W\d_]", word)]
-        said = plain(sentence)
-        for cells in self._texts.values() if len(codes) == 1 else ():
-            own = _cells_of(cells, frozenset(codes))
-            own_texts = {plain(cell.text) for cell in own}
-            if not own or len(own) == len(cells) or any(text in said for text in own_texts):
-                continue
-            for _, cell in cells:
-                text = plain(cell.text)
-                is_said = cell.stems and cell.stems <= words and text in said and text not in own_texts
-                if is_said and not cell.stems <= seen.subjects | seen.call_words | glue():
-                    return Doubt(DoubtKind.UNLIKE, f"gives another value than {own[0].text!r}", "swapped")
-        return None
-
     @cached_property
     def _codes(self) -> frozenset[str]:
         """Return the words with digits that choose some of the records."""
@@ -311,7 +291,8 @@ class RelationRules:
                     continue  # a file is often called like a column: only a sentence about nothing else denies this
                 is_given = cell.text.strip(' -"[]{}').casefold() not in _EMPTY
                 new = rest - label - self._seen.stems
-                if label and is_given and label <= words and (not new or self._is_beside(label, beside, new)):
+                is_column = not new or (label <= beside and len(new) <= _MOST_NEW)
+                if label and is_given and label <= words and is_column:
                     kind = DoubtKind.DENIED if rest - label else DoubtKind.UNLIKE
                     return Doubt(kind, f"denies what was seen: {show_record(record)}")
                 named = label & rest
@@ -328,10 +309,6 @@ class RelationRules:
         if not named or is_new or is_part:
             return None
         return Doubt(DoubtKind.DENIED, f"denies a list that was seen: {min(named)!r}")
-
-    def _is_beside(self, label: frozenset[str], beside: frozenset[str], new: frozenset[str]) -> bool:
-        """Return whether what is denied is a column, although a sentence has words that were not seen."""
-        return label <= beside and len(new) <= _MOST_NEW
 
     @cached_property
     def _texts(self) -> dict[frozenset[str], list[tuple[Record, Cell]]]:

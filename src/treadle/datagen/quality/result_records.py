@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from treadle.core.types import Json
 from treadle.datagen.quality.figure_reader import find_quantities
-from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import Quantity
 
 _WORD = re.compile(r"[^\W_]++(?:[-_.@'’][^\W_]++)*+")
@@ -37,7 +36,6 @@ _MAX_LINES = 2000
 """The largest number of lines that are read as records. Of longer results only the words are known."""
 _MAX_KEPT = 400
 """The length of the longest texts whose stems are kept."""
-_COMMON = WORDS["en"]
 
 
 class Cell(Struct, frozen=True):

@@ -160,7 +160,6 @@ class BandTable:
         self._parts = [array("Q", sorted(part)) for part in parts]
 
     def add(self, entries: Iterable[int]) -> None:
-        """Add entries."""
         for entry in entries:
             part = self._parts[entry >> _SHIFT]
             part.insert(bisect_left(part, entry), entry)

@@ -442,7 +442,6 @@ def _read_implied(
 
 
 def _cut(text: str, figures: Sequence[Quantity]) -> str:
-    """Return a text without figures."""
     for item in reversed(figures):
         text = f"{text[: item.start]} {text[item.end :]}"
     return text

@@ -230,8 +230,6 @@ def parse_graph(document: dict[str, Json], data: bytes, origin: str) -> tuple[To
 
 
 class _GraphNode(Struct):
-    """A node of a graph document."""
-
     topic: str
     children: list[int | str] = []
     parents: list[int | str] = []

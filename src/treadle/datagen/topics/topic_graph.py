@@ -32,8 +32,6 @@ def clean_topic(text: str) -> str:
 
 
 class Topic(Struct, kw_only=True, omit_defaults=True):
-    """One topic."""
-
     topic_id: str
     text: str
     path: tuple[str, ...]
@@ -84,7 +82,6 @@ class TopicGraph(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def root(self) -> Topic:
-        """The root."""
         return self.topics[self.root_id]
 
     def walk(self, start: str | None = None) -> Iterator[Topic]:
@@ -256,7 +253,6 @@ class SimilarIndex(Generic[T]):
         self._by_word: dict[str, list[int]] = {}
 
     def add(self, words: frozenset[str], value: T) -> None:
-        """Add a value."""
         for word in words:
             self._by_word.setdefault(word, []).append(len(self._entries))
         self._entries.append((words, value))

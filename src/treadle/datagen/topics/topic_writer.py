@@ -49,8 +49,6 @@ def _answer_type(config: Topics) -> type[BaseModel]:
 
 
 class TopicRequest(Struct, frozen=True, kw_only=True):
-    """A request for the subtopics of one topic."""
-
     topic: Topic
     attempt: int
     count: int
@@ -149,7 +147,6 @@ class TopicWriter:
             )
 
     def _write(self, request: TopicRequest) -> str:
-        """Return the message of a request."""
         config, topic = self._config, request.topic
         facts: dict[str, Json] = {
             "write": "subtopics",

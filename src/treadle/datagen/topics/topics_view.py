@@ -8,8 +8,6 @@ from treadle.datagen.topics.topic_graph import TopicGraph
 
 
 class TopicLine(Struct, frozen=True, omit_defaults=True):
-    """One topic."""
-
     text: str
     depth: int
     """0 for the root. The lines below a topic follow it."""

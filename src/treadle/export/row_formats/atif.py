@@ -44,7 +44,6 @@ class AtifRows(RowFormat):
     }
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
-        """Return the row in this format."""
         steps = list(_write_steps(row, with_reasoning))
         own = {"lineage": row.lineage, **({"weight": row.weight} if row.weight != 1 else {})}
         agent = {
@@ -75,7 +74,6 @@ class AtifRows(RowFormat):
         return msgspec.structs.replace(row, tokens=tokens if any(tokens) else ())
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         return str(raw.get("schema_version", "")).startswith("ATIF-")
 
 

@@ -50,18 +50,15 @@ class OpenAIRows(RowFormat):
         return {"messages": messages, **({"tools": write_tools(row.tools)} if row.tools else {})}
 
     def read(self, raw: dict[str, Json]) -> Row:
-        """Return a row from this format."""
         messages = [self.read_message(item) for item in raw["messages"]]
         untrained = read_untrained(raw["messages"])
         tools = read_tools(raw.get("tools"))
         return make_row(messages, tools, raw.get("lineage"), untrained, raw.get("weight"))
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         return has_chat(raw) and all(isinstance(item, str) for item in arguments_in(raw["messages"]))
 
     def write_messages(self, messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
-        """Return the column `messages`."""
         return [self.write_message(message, with_reasoning) for message in messages]
 
     def write_message(self, message: Message, with_reasoning: bool) -> dict[str, Json]:
@@ -227,7 +224,6 @@ class TrlRows(OpenAIRows):
     aliases = frozenset(("weight",))
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
-        """Return the row in this format."""
         messages = self.write_messages(row.messages, with_reasoning=with_reasoning)
         raw: dict[str, Json] = {"messages": messages, "tools": write_tools(row.tools)}
         if row.weight != 1 and Loss.WEIGHT not in self.losses:
@@ -235,7 +231,6 @@ class TrlRows(OpenAIRows):
         return {**raw, "lineage": row.lineage}
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         return has_chat(raw) and all(isinstance(item, dict) for item in arguments_in(raw["messages"]))
 
     def write_arguments(self, call: ToolCall) -> Json:
@@ -258,13 +253,11 @@ class AxolotlRows(TrlRows):
     columns = {**OpenAIRows.columns, "lineage": ColumnType.JSON}  # noqa: RUF012
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
-        """Return the row in this format."""
         raw = super().write(row, with_reasoning=with_reasoning)
         mark_untrained(row, raw["messages"], _TRAIN, False, True)
         return raw
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         return super().fits(raw) and any(_TRAIN in item for item in raw["messages"])
 
 

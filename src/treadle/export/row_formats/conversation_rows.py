@@ -78,14 +78,12 @@ class ShareGptRows(ConversationRows):
         }
 
     def read(self, raw: dict[str, Json]) -> Row:
-        """Return a row from this format."""
         messages = list(_read(raw["conversations"]))
         if raw.get("system") and messages[0].role is not Role.SYSTEM:
             messages.insert(0, Message(Role.SYSTEM, raw["system"]))
         return make_row(messages, read_tools(raw.get("tools")), raw.get("lineage"))
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         if (items := _find_conversations(raw, _ROLES)) is None:
             return False
         # Calls within a text of `gpt` are those of the format hermes.
@@ -264,12 +262,10 @@ class HermesRows(ConversationRows):
         }
 
     def read(self, raw: dict[str, Json]) -> Row:
-        """Return a row from this format."""
         tools = read_tools(raw.get("tools"))
         return make_row(list(_read_hermes(raw["conversations"], tools)), tools, raw.get("lineage"))
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         texts = [str(item.get("value")) for item in _find_conversations(raw, _HERMES_ROLES) or ()]
         return any(mark in text for text in texts for mark in ("<tool_call>", "<tool_response>", _TOOLS))
 

@@ -121,7 +121,6 @@ class DeepFabricRows(RowFormat):
         return make_row(messages, tools, metadata.get("lineage"))
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         return has_chat(raw) and any(key in raw for key in _OWN_KEYS)
 
 

@@ -27,7 +27,6 @@ class HfTraceRows(RowFormat):
     columns = {LINES: ColumnType.LIST}  # noqa: RUF012
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
-        """Return the row in this format."""
         asked = next((message.content for message in row.messages if message.role is Role.USER), "")
         own: dict[str, Json] = {"tools": write_tools(row.tools), "lineage": row.lineage}
         if row.untrained:
@@ -46,7 +45,6 @@ class HfTraceRows(RowFormat):
         return {LINES: [header, *[{"type": "message", "message": line} for line in lines]]}
 
     def read(self, raw: dict[str, Json]) -> Row:
-        """Return a row from this format."""
         header, *lines = raw[LINES]
         if header.get("type") != "session":
             raise ExportError(f"the first line has the type {header.get('type')!r}, not 'session'")
@@ -56,7 +54,6 @@ class HfTraceRows(RowFormat):
         return make_row(messages, tools, own.get("lineage"), untrained, own.get("weight"))
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         lines = raw.get(LINES) or [raw]
         return isinstance(lines[0], dict) and lines[0].get("type") == "session"
 

@@ -29,11 +29,9 @@ class NativeRows(RowFormat):
     }
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
-        """Return the row in this format."""
         return {"format": VERSION, **msgspec.to_builtins(row if with_reasoning else without_reasoning(row))}
 
     def read(self, raw: dict[str, Json]) -> Row:
-        """Return a row from this format."""
         if raw.get("format", VERSION) != VERSION:
             raise ExportError(f"the format is {raw['format']!r}, and this version reads {VERSION!r}")
         row = msgspec.convert(raw, Row)
@@ -41,7 +39,6 @@ class NativeRows(RowFormat):
         return row
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         return str(raw.get("format", "")).startswith("treadle/")
 
 
@@ -83,7 +80,6 @@ class CustomRows(RowFormat):
         return make_row([Message(Role.ASSISTANT, write_compact(answer))], (), raw[_LINEAGE])
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         lineage = raw.get(_LINEAGE)
         is_other = "messages" in raw or "conversations" in raw
         return not is_other and isinstance(lineage, dict) and "run_id" in lineage

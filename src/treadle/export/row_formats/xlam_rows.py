@@ -78,7 +78,6 @@ class XlamRows(RowFormat):
         return make_row(said, tuple([_read_tool(item) for item in _decode(raw.get("tools") or "[]")]), None)
 
     def fits(self, raw: dict[str, Json]) -> bool:
-        """Return whether an object looks like a row of this format."""
         return "query" in raw and "answers" in raw
 
 

@@ -37,7 +37,6 @@ class SkyRlRows:
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
-        """Return the group as one row."""
         branches = read_branches(group, mask, self.needs)
         found = [
             Repetition(

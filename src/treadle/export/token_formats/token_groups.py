@@ -76,7 +76,6 @@ class TokenRows:
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
-        """Return the rows of a group."""
         rows = []
         for index, rollout in enumerate(group.rollouts):
             if not rollout.trajectories:

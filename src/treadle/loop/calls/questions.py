@@ -61,11 +61,6 @@ class Arrivals:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of what somebody is asked about."""
-        return tuple(self._waiting)
-
     async def first(self, key: str, asked: Coroutine[Any, Any, T]) -> T:
         """Return what `asked` returns, or what arrives for `key` before; then `asked` is cancelled."""
         arriving: asyncio.Future[T] = asyncio.get_running_loop().create_future()

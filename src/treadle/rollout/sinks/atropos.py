@@ -40,8 +40,6 @@ from treadle.rollout.sinks.taken import read_taken
 
 
 class AtroposSettings(Struct, frozen=True, kw_only=True):
-    """The settings of the sink."""
-
     url: str
     group_size: int
     """How many rollouts a group has."""
@@ -200,7 +198,6 @@ class AtroposSession:
             raise TransportError(f"{self._origin} answered the group with the status {status}")
 
     def close(self) -> None:
-        """Close the connection."""
         self.is_closed = True
         self._connection.close()
 
@@ -231,8 +228,6 @@ class _Head(Struct, frozen=True):
 
 
 class AtroposSink:
-    """The sink `atropos`."""
-
     def __init__(self, name: str, settings: AtroposSettings, mask: LossMask) -> None:
         self.name = name
         self._settings = settings

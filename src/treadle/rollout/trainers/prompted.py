@@ -155,7 +155,6 @@ class PromptedRollouts:
         return await roll(agent, task, place, self.config.retries.policy())
 
     def mask(self, renderer: Renderer) -> LossMask:
-        """Return the loss mask."""
         return make_mask(self.config.loss, decode=renderer.decode)
 
 

@@ -34,8 +34,6 @@ class AgUiCall(_Part):
 
 
 class AgUiMessage(_Part):
-    """A message of the conversation."""
-
     id: str = ""
     role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
     content: str | list[dict[str, Any]] | dict[str, Any] | None = None

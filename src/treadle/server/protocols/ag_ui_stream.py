@@ -40,7 +40,6 @@ class AgUiStream:
         self._step: str | None = None
 
     def begin(self) -> list[AgUiEvent]:
-        """Return the first event."""
         return [{"type": "RUN_STARTED", **self._named}]
 
     def take(self, item: Item) -> Iterator[AgUiEvent]:

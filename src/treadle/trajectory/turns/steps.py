@@ -26,8 +26,6 @@ _INTERRUPTED = "interrupted"
 
 
 class _Step(Struct, gc=False):
-    """The open step."""
-
     step_id: str
     step_type: s.StepType
     tally: Tally
@@ -139,7 +137,6 @@ class TurnReader:
         self._tell(s.TurnStartedEvent, turn=turn, is_resumed=is_resumed)
 
     def _tell(self, kind: Callable[..., s.TurnEvent], *told: Any, **more: Any) -> None:
-        """Add an event of the turn."""
         self.out.append(kind(self._turn_id, self._run_id, *told, **more))
 
     def _ensure_turn(self, turn: int | None = None) -> None:

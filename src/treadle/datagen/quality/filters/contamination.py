@@ -63,11 +63,9 @@ class ContaminationFilter(Filter[ContaminationSettings]):
 
     @classmethod
     def is_on(cls, config: GenerationConfig) -> bool:
-        """See `Filter.is_on`."""
         return bool(config.quality.evaluation_sets)
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         row = candidate.row
         for index, message in enumerate(row.messages):
             if message.role not in (Role.USER, Role.ASSISTANT):

@@ -38,7 +38,6 @@ class TranscriptFilter(BuiltinFilter[FilterSettings]):
     reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         messages = candidate.row.messages
         if faults := check_transcript(messages):
             return self.reject("; ".join(faults[:3]))
@@ -59,7 +58,6 @@ class EndedFilter(BuiltinFilter[FilterSettings]):
     name = "ended"
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         reason = candidate.row.lineage.stop_reason
         if reason != StopReason.COMPLETED:
             return self.reject(f"the conversation ended with {reason!r} and not with an answer")
@@ -74,7 +72,6 @@ class ReasoningFilter(BuiltinFilter[FilterSettings]):
     reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         is_wanted = self.resources.config.generation.conversation.reasoning is not None
         fault = find_missing_thought(candidate.row.messages) if is_wanted else None
         return self.accept() if fault is None else self.reject(fault)
@@ -106,7 +103,6 @@ class LengthFilter(BuiltinFilter[LengthSettings]):
     settings_type = LengthSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         messages, settings = candidate.row.messages, self.settings
         replies = [count_words(messages[index].content) for index in answers(messages)]
         requests = [count_words(item.content) for item in messages if item.role is Role.USER]
@@ -146,7 +142,6 @@ class KindFilter(BuiltinFilter[KindSettings]):
     settings_type = KindSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         planned, sample = candidate.spec.kind, candidate.row.lineage.sample
         shown = sample.kinds if sample is not None else ()
         if planned is None or planned in shown:
@@ -184,7 +179,6 @@ class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
     settings_type = UselessCallSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         settings = self.settings
         items = list(exchanges(candidate.row.messages))
         repeats = _find_repeats(candidate.row, items)
@@ -278,7 +272,6 @@ class SchemaFilter(BuiltinFilter[FilterSettings]):
     reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         row = candidate.row
         tools = {tool.name: tool for tool in row.tools}
         for item in exchanges(row.messages):

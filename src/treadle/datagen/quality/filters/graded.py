@@ -51,7 +51,6 @@ class CheckFilter(BuiltinFilter[CheckSettings]):
     settings_type = CheckSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         reference = candidate.environment.task
         if reference is None:
             return self.accept("the environment has no task")
@@ -122,7 +121,6 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
         """The tools that gave another result when a call was made again. Rows with them are no longer marked."""
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         files = candidate.environment.files
         found = await verify_events(
             candidate.journal,
@@ -176,7 +174,6 @@ class JudgeFilter(Filter[FilterSettings]):
 
     @classmethod
     def is_on(cls, config: GenerationConfig) -> bool:
-        """See `Filter.is_on`."""
         return config.quality.judge is not None
 
     async def check(self, candidate: Candidate) -> FilterVerdict:

@@ -140,7 +140,6 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
         """The statements of the answers that were read last, by a hash of the conversation up to the answer."""
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         findings = self.find(candidate)
         limit = CERTAIN if has_judge(self.resources) else DOUBTFUL
         doubtful = [item for item in findings if item.doubt.degree >= limit]
@@ -313,7 +312,6 @@ class StatementFilter(Filter[FilterSettings]):
 
     @classmethod
     def is_on(cls, config: GenerationConfig) -> bool:
-        """See `Filter.is_on`."""
         return asks_about_statements(config)
 
     async def check(self, candidate: Candidate) -> FilterVerdict:

@@ -31,7 +31,6 @@ class LeakFilter(BuiltinFilter[FilterSettings]):
     reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         for index, found, what in _find_leaks(candidate):
             named = name_message(candidate.row.messages, index)
             return self.reject_answer(candidate, [index], f"{named} {what}: {quote(found)}")
@@ -103,7 +102,6 @@ class PlaceholderFilter(BuiltinFilter[FilterSettings]):
     reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         messages = candidate.row.messages
         tools = {tool.name: tool for tool in candidate.row.tools}
         for item in exchanges(messages):
@@ -166,7 +164,6 @@ class RefusalFilter(BuiltinFilter[FilterSettings]):
     reads_turns = True
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         if candidate.spec.kind is Kind.REFUSAL:
             return self.accept("the planned kind is 'refusal'")
         for index in answers(candidate.row.messages):
@@ -211,7 +208,6 @@ class LanguageFilter(BuiltinFilter[LanguageSettings]):
     settings_type = LanguageSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`."""
         messages = candidate.row.messages
         spoken = [index for index, item in enumerate(messages) if item.role is Role.USER]
         checked = [*spoken, *answers(messages)]
