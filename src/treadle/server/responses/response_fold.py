@@ -27,6 +27,7 @@ from treadle.knowledge.files.file_search import NAME as FILE_SEARCH
 from treadle.models.dialects.openai_chat.served import to_logprobs
 from treadle.models.dialects.openai_responses.served import write_usage
 from treadle.models.wire.served import text_of_call
+from treadle.server.access import hide_servers
 from treadle.server.responses.item_parts import (
     Echo,
     arguments_of_question,
@@ -326,7 +327,7 @@ class ResponseFold:
         if status == "failed":
             is_too_long = body.stop_reason is StopReason.CONTEXT_OVERFLOW
             code = "context_length_exceeded" if is_too_long else "server_error"
-            self.error = {"code": code, "message": body.error or body.stop_reason.value}
+            self.error = {"code": code, "message": hide_servers(body.error or body.stop_reason.value)}
         elif status == "incomplete":
             self.incomplete = {"reason": _INCOMPLETE.get(body.stop_reason, body.stop_reason.value)}
         self._end(status)
