@@ -23,6 +23,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
 from treadle.core.types import ToolCall
 from treadle.journal.hub import listen
+from treadle.journal.listing import facts_of
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.recording import answer_message, send
@@ -221,7 +222,8 @@ def follow(
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         found = Run.load(run_id, opened)
-        view.finish(found, found.events[-1].at - found.events[0].at)
+        facts = facts_of([event.body for event in found.events])
+        view.finish(found, facts.info(run_id, is_driven=False).duration_seconds)
         return exit_code(found)
 
 
