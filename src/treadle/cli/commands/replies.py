@@ -56,7 +56,7 @@ def answer(
         treadle answer last "the second one"
         treadle answer last call_1 --option 2 --resume
     """
-    follow_up = FollowUp(journal, agent.api_key is not None)
+    follow_up = FollowUp(journal, agent)
     with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         loaded = Run.load(run_id, opened)
@@ -263,7 +263,7 @@ def approve(
         treadle approve last yes
         treadle approve last call_1 edit '{"to": "b@example.org"}'
     """
-    follow_up = FollowUp(journal, agent.api_key is not None)
+    follow_up = FollowUp(journal, agent)
     with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         loaded = Run.load(run_id, opened)
