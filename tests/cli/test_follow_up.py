@@ -29,6 +29,21 @@ def cli(tmp_path: Path) -> Cli:
     return cli
 
 
+CLERK = '''
+from treadle import Agent, ToolContext, tool
+
+class Books:
+    owner = "Ada"
+
+@tool(effect="pure")
+def ask_owner(context: ToolContext[Books]) -> str:
+    """Say whose books these are."""
+    return context.deps.owner
+
+clerk = Agent("mock:echo", tools=[ask_owner, "ask"], deps=Books())
+'''
+
+
 def printed(result: Result, begin: str) -> list[str]:
     """The words of the command that a message prints, without `treadle`."""
     found = re.search(rf"treadle ({begin}[^\n(;`]*)", result.err)
@@ -105,6 +120,26 @@ def test_a_chat_goes_on_with_its_own_agent(cli: Cli, script: Script) -> None:
     run_id = cli("runs", "--json", "--journal", "my runs.db").lines[0]["run_id"]
     forked = cli("fork", run_id, "--text", "again", "--journal", "my runs.db", "--api-key", "k")
     assert "waits for approval" in forked.out, forked
+
+
+def test_runs_go_on_with_the_agent_of_a_program(cli: Cli) -> None:
+    """A journal has no `deps`."""
+    cli.write("clerks.py", CLERK)
+    text = 'call ask_user {"question": "Which?"}\nthen\ncall ask_owner\nthen\nsay done'
+    waiting = cli("run", text, "--agent", "clerks.py:clerk", "--max-steps", "2")
+    command = ["b" if word == "hi" else word for word in printed(waiting, "answer")]
+    refused = cli(*command[: command.index("--agent")])
+    assert (refused.code, "name an agent with --agent" in refused.err) == (2, True), refused
+    done = cli(*command)
+    assert (done.code, "Ada" in done.out, "max_steps" in done.out) == (3, True, True), done
+    forked = cli("fork", "last", "--text", "call ask_owner", "--agent", "clerks.py:clerk", "-q")
+    assert (forked.code, forked.out) == (0, "ask_owner: Ada\n"), forked
+    talk = cli("chat", "--agent", "clerks.py:clerk", text="call ask_owner\n")
+    again = cli(*printed(talk, "chat"), text="call ask_owner\n")
+    assert (again.code, again.out.count("ask_owner: Ada")) == (0, 2), again
+    for more in (["--model", "mock:echo"], ["--tools", "files"], ["--temperature", "1"]):
+        refused = cli("chat", "--agent", "clerks.py:clerk", *more, text="")
+        assert (refused.code, "leave out --" in refused.err) == (2, True), refused
 
 
 def test_a_fork_of_a_session_goes_on_as_a_chat(cli: Cli) -> None:

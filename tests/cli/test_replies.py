@@ -1,5 +1,6 @@
 """`treadle cancel`, `label`, `follow` and `answer` on runs that other processes drive."""
 
+import asyncio
 import signal
 import threading
 import time
@@ -10,6 +11,10 @@ from tests.cli.command import Cli, RealCli
 from tests.cli.scripted import Script, call_once
 from tests.cli.test_answer import ask
 from tests.cli.test_approve import Terminal, terminals  # noqa: F401 (a fixture)
+
+from treadle import open_journal
+from treadle.core.events import Noted
+from treadle.journal.protocol import Journal
 
 TOOLS = '''
 import asyncio
@@ -100,6 +105,21 @@ def test_a_run_of_another_process_is_followed_to_its_end(
     assert ("run_started" in out) is (not options), out
     assert "waited" in out
     assert "run_completed" in out or "turn_completed" in out, out
+
+
+def test_a_note_that_came_later_makes_a_run_no_longer(cli: Cli) -> None:
+    assert cli("run", "hi", "--model", "mock:echo", "--run-id", "r", "-q").code == 0
+
+    async def note_tomorrow(journal: Journal) -> None:
+        writer = await journal.acquire("r")
+        writer.append([Noted(at=time.time() + 86400, remark="seen")])
+        await writer.release()
+        await writer.sync()
+
+    with open_journal(cli.folder / ".treadle" / "runs.db") as journal:
+        asyncio.run(note_tomorrow(journal))
+    followed = cli("follow", "r")
+    assert (followed.code, " h " in followed.out + followed.err) == (0, False), followed
 
 
 def test_ctrl_c_ends_the_follower_and_leaves_the_run_alone(tmp_path: Path, cli: Cli, script: Script) -> None:

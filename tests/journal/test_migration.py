@@ -13,6 +13,7 @@ from treadle import JournalError, ScriptedModel, open_journal
 from treadle.agent.agent import Agent
 from treadle.core import events as e
 from treadle.core.errors import UntrustedError
+from treadle.journal.check import Check
 from treadle.journal.listing import facts_of
 from treadle.journal.run_info import RunFilter
 from treadle.journal.tables.table_rows import RUN_COLUMNS, Query, row_checksum, seed_of
@@ -179,6 +180,7 @@ async def test_runs_of_the_version_before_get_their_ends(
         assert found["noted"] == expected["noted"]
         assert found["plain"].duration_seconds == expected["plain"].duration_seconds
         assert found["noted"].duration_seconds < 1000
+        assert [Check(journal).check_run(run_id).problems for run_id in found] == [(), ()]
         with connection(place) as query:  # a process of the version before still writes
             store_as_before(query)
         assert {info.status for info in journal.runs()} == {"finished"}

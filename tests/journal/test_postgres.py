@@ -575,7 +575,7 @@ def test_the_strongest_level_stays(postgres_url: str) -> None:
 def test_what_a_database_cannot_do_is_told(journal: Any, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="pg_dump"):
         journal.backup(tmp_path / "copy.db")
-    with pytest.raises(ConfigError, match="no room for memories"):
+    with pytest.raises(ConfigError, match="memories need a journal in an SQLite file"):
         open_memory(journal)
 
 

@@ -93,6 +93,7 @@ async def test_a_spent_budget_is_refused_at_every_door(tmp_path: Path, journal: 
             expected = "rate_limit_error" if door == "messages" else "budget_exceeded"
             assert (refused.status_code, said) == (429, expected)
             assert int(refused.headers["retry-after"]) > 0
+            assert refused.headers["x-should-retry"] == "false"
         other = await ask(url, "runs", key="roots-key")
         assert other.status_code == 201
     async with serving(path, journal) as url:

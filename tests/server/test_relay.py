@@ -17,7 +17,7 @@ from tests.server.test_gateway import ADD_FUNCTION, ADD_TOOL
 from tests.server.test_responses import journal, serving
 
 from treadle import Agent, Run
-from treadle.core.events import InferenceCompleted
+from treadle.core.events import InferenceCompleted, InferenceFailed
 from treadle.journal.protocol import Journal
 
 __all__ = ["journal"]
@@ -27,14 +27,14 @@ HELLO: Any = [{"role": "user", "content": "hi"}]
 
 @asynccontextmanager
 async def relaying(
-    handler: Handler | Iterable[Reply], path: Path, journal: Journal, more: str = ""
+    handler: Handler | Iterable[Reply], path: Path, journal: Journal, more: str = "", attempts: int = 1
 ) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """Serve the model `far` of a scripted engine, and yield a client and the engine."""
     async with serve(handler) as engine:
         config = path / "treadle.toml"
         config.write_text(
             f'[models.far]\nmodel = "openai:far-1"\nbase_url = "{engine.base_url}"\napi_key_env = ""\n'
-            f"max_attempts = 1\n{more}"
+            f"max_attempts = {attempts}\n{more}"
         )
         async with (
             serving(config, journal) as url,
@@ -220,6 +220,26 @@ async def test_a_refused_request_can_be_sent_again(tmp_path: Path, journal: Jour
     (info,) = journal.runs()
     assert (info.turns, info.steps) == (1, 1)
     await assert_replays(journal)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_a_client_does_not_multiply_the_attempts(
+    tmp_path: Path, journal: Journal, attempts: int
+) -> None:
+    failed = Reply({"error": {"message": "see https://docs.example/errors"}}, 503)
+    async with relaying(lambda _: failed, tmp_path, journal, attempts=attempts) as (client, engine):
+        with pytest.raises(openai.InternalServerError) as refused:
+            await client.with_options(max_retries=1).chat.completions.create(model="far", messages=HELLO)
+        assert len(engine.requests) == 2
+    message = refused.value.body["message"]  # type: ignore[call-overload,index]
+    assert message.startswith("the server answered 503 for model 'far-1': see https://docs.example/errors")
+    info, *again = journal.runs()
+    assert len(again) == 0
+    failed_ones = [
+        event.body for event in journal.read(info.run_id) if isinstance(event.body, InferenceFailed)
+    ]
+    assert [body.attempt for body in failed_ones] == ([1, 1] if attempts == 1 else [1, 2])
+    assert engine.base_url.removesuffix("/v1") in failed_ones[-1].error
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

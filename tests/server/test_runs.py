@@ -110,6 +110,7 @@ async def test_a_run_says_what_it_waits_for_and_goes_on_by_its_inbox(
     found = await client.get(f"/runs/{run_id}", cast_to=dict)
     ((question_id, question),) = found["waits_for"]["questions"].items()
     assert question == {"text": "Which file?", "options": ["a.txt"]}
+    assert found["turn_stop_reason"] is None
     with pytest.raises(APIStatusError, match="is not open"):
         await client.post(
             f"/runs/{run_id}/inbox", body={"type": "answer", "question_id": "x", "text": "a"}, cast_to=dict
@@ -127,6 +128,12 @@ async def test_a_run_says_what_it_waits_for_and_goes_on_by_its_inbox(
         # The session waits for its next message, as one whose turn was never interrupted.
         while (await client.get(f"/runs/{run_id}", cast_to=dict))["is_driven"]:
             await asyncio.sleep(0.02)
+    assert (await client.get(f"/runs/{run_id}", cast_to=dict))["turn_stop_reason"] == "completed"
+    two = "call ask_user\ncall ask_user"
+    limited = {"agent": "curious", "input": two, "max_tool_calls": 1, "wait": True}
+    ended = await client.post("/runs", body=limited, cast_to=dict)
+    assert (ended["stop_reason"], ended["turn_stop_reason"]) == ("closed", "max_tool_calls")
+    await client.delete(f"/runs/{ended['id']}", cast_to=dict)
     assert (await client.get("/runs?status=running", cast_to=dict))["data"] == []
     assert [item["status"] for item in (await client.get("/runs", cast_to=dict))["data"]] == ["paused"]
 

@@ -15,6 +15,7 @@ from treadle.core.types import Effect
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.openapi import OpenAPI, openapi
+from treadle.tools.schema.validation import ArgumentChecker
 
 
 @pytest.fixture
@@ -145,9 +146,16 @@ async def test_bodies_of_every_kind(web: Web) -> None:
     clash = body("application/json") | {"parameters": [parameter("a", "query", {"type": "string"})]}
     said = await ask(one(web, "post", "/c", clash), a="q", body={"a": 5})
     assert (said["query"], said["body"]) == ([["a", "q"]], '{"a":5}')
-    optional = one(web, "post", "/o", body("application/json", required=False))
-    said = await ask(optional)
-    assert (said["body"], "content-type" in said["headers"]) == ("", False)
+    for inner in (schema, {**schema, "required": []}):
+        optional = one(web, "post", "/o", body("application/json", inner, required=False))
+        said = await ask(optional)
+        assert (said["body"], "content-type" in said["headers"]) == ("", False)
+        has_body = "body" in optional.spec.parameters["properties"]
+        assert has_body == bool(inner["required"])
+        assert (await ask(optional, **({"body": {"a": 5}} if has_body else {"a": 5})))["body"] == '{"a":5}'
+        checker = ArgumentChecker(optional.spec.parameters)
+        assert checker.find_fault({}) is None
+        assert (checker.find_fault({"body": {"b": "x"}} if has_body else {"b": "x"}) is None) != has_body
     free = one(web, "post", "/a", body("application/json", {**schema, "additionalProperties": True}))
     assert (await ask(free, body={"a": 1, "more": 2}))["body"] == '{"a":1,"more":2}'
     assert one(web, "get", "/g", body("application/json")).spec.parameters["properties"] == {}

@@ -147,6 +147,13 @@ async def test_an_error_holds_no_secret() -> None:
             assert "s3cret" not in str(failed.value)
 
 
+@pytest.mark.parametrize(("status", "header"), [(429, "retry-after"), (200, "content-type")])
+async def test_a_header_of_an_answer_holds_no_secret(status: int, header: str) -> None:
+    with serve(lambda asked: (status, {header: f"x/{asked.headers['x-key']}"}, b"\0")) as web:
+        output = await tool_of(web, [{"api-key": []}], auth={"api-key": "s3cret-s3cret"}).call({}, WHERE)
+    assert ("***" in output.content, "s3cret" in f"{output}") == (True, False), output
+
+
 async def test_secrets_that_cannot_be(web: Web) -> None:
     with pytest.raises(ConfigError, match="no security scheme 'beerer'; it has api-key"):
         tool_of(web, [], auth={"beerer": "x"})

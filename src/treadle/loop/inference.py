@@ -111,7 +111,7 @@ class Inference:
                 messages = messages.derive(self._hide)
                 completion = await self._model.infer(replace(request, messages=messages), watch)
         except Exception as error:
-            outbox.put(describe_failure(error, step))
+            outbox.put(replace(describe_failure(error, step), attempt=failures.attempt + 1))
             return
         finally:
             failures.outbox = None
@@ -248,6 +248,8 @@ class _Failures(Struct, eq=False):
     """The outbox; `None`: nothing is recorded any more."""
     said: list[str]
     is_heard: bool
+    attempt: int = 0
+    """The number of the newest attempt that failed."""
     telling: "asyncio.Future[None] | None" = None
 
     def __call__(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
@@ -259,6 +261,7 @@ class _Failures(Struct, eq=False):
             raise error
         failure = describe_failure(error, self.step)
         self.outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
+        self.attempt = attempt
         if self.is_heard:
             self.telling = asyncio.ensure_future(self.outbox.kept())
             # An error of the store or of the listener is raised where the next events are kept.

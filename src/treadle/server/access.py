@@ -5,6 +5,7 @@ Without keys, only programs of this machine may ask, and web pages may not, sinc
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +29,8 @@ _HEADERS = frozenset(
     b"access-control-request-method authorization content-length host origin transfer-encoding x-api-key".split()
 )
 """The headers that decide whether a request is let in."""
+_ORIGIN = re.compile(r"\bhttps?://[^\s/'\",;()]++(?!/)")
+"""An address without a path."""
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
@@ -277,6 +280,16 @@ def error_body(
 ) -> Json:
     """Return the body of an error, in the form of OpenAI's API."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def hide_servers(text: str) -> str:
+    """Return the text of an error without the addresses of servers, which only the operator may know.
+
+    An origin that stands alone is the address of a server; a link, such as one to documentation, has a path.
+    """
+    for origin in set(_ORIGIN.findall(text)):
+        text = re.sub(rf"{re.escape(origin.rstrip('.:'))}(/[^\s'\",;()]*)?", "the server", text)
+    return text
 
 
 def kind_of(status: int) -> str:

@@ -104,7 +104,7 @@ class Budgets:
                 spent.looked_at, spent.is_complete = now, True
         if (said := _find_exceeded(key, spent)) is not None:
             after = {} if until is None else {"retry-after": f"{max(1.0, until - time.time()):.0f}"}
-            raise RequestRefused(429, said, "budget_exceeded", after)
+            raise RequestRefused(429, said, "budget_exceeded", {**after, "x-should-retry": "false"})
 
     def _look(self, changed: Collection[str], name: str | None) -> None:
         """Count runs that have changed, and what is new of the key `name`. Blocks."""

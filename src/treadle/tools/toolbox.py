@@ -50,7 +50,7 @@ class Toolbox:
             if deps is NO_DEPS:
                 raise ConfigError(
                     f"the tool {name!r} needs deps ({_name_of(kind)}), which are never stored: give deps=... to "
-                    "the agent, or to run, resume, fork or session"
+                    "the agent, or to run, resume, fork or session; on the command line, name an agent with --agent"
                 )
             plain = get_origin(kind) or kind
             is_checkable = isinstance(plain, type) and not is_typeddict(plain)

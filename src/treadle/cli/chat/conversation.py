@@ -372,7 +372,7 @@ def chat(
     """
     if is_continued and session is not None:
         raise ConfigError("give --session or --continue, not both")
-    follow_up = FollowUp(journal, agent.api_key is not None)
+    follow_up = FollowUp(journal, agent)
     is_new = session is None and not is_continued
     if not is_new and (mount.path is not None or instructions is not None):
         raise ConfigError(

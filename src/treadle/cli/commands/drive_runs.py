@@ -13,7 +13,7 @@ from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, is_between_turns, print_follow_up, resume_shown
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, without_jobs
-from treadle.cli.jobs.resumed_agents import ResumedAgents, load_own_agent, make_agent, print_knowledge
+from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
@@ -45,7 +45,6 @@ from treadle.runs.task import Task, load_task
 def run(
     text: str | None = None,
     task: str | None = None,
-    own_agent: str | None = None,
     *,
     agent: AgentFlags,
     knowledge: KnowledgeOptions,
@@ -75,27 +74,18 @@ def run(
     if out is not None:
         refuse_folder(out, mount.path)
     with open_journal(journal, level) as opened:
-        if own_agent is not None:
-            others = {
-                "--instructions": instructions,
-                "--schema": schema,
-                "--mount": mount.path,
-                "--persona and the other options of knowledge": knowledge.is_given,
-            }
-            runner = load_own_agent(own_agent, opened, agent, limits, others)
-        else:
-            runner = make_agent(
-                agent,
-                opened,
-                limits=limits,
-                task=None if isinstance(work, str) else work,
-                instructions=instructions,
-                files=read_mount(mount, is_quiet=shown.is_json or shown.is_quiet),
-                schema=None if schema is None else _read_schema(schema),
-                knowledge=knowledge,
-                is_trusted=is_trusted,
-            )
-        follow_up = FollowUp(journal, agent.api_key is not None)
+        runner = make_agent(
+            agent,
+            opened,
+            limits=limits,
+            task=None if isinstance(work, str) else work,
+            instructions=instructions,
+            files=read_mount(mount, is_quiet=shown.is_json or shown.is_quiet),
+            schema=None if schema is None else _read_schema(schema),
+            knowledge=knowledge,
+            is_trusted=is_trusted,
+        )
+        follow_up = FollowUp(journal, agent)
         driven: list[tuple[Run, FileChanges]] = []
 
         def describe(run: Run) -> Mapping[str, Json]:
@@ -209,7 +199,7 @@ def resume(
         raise ConfigError("give a run or --all" if run is None else "give a run or --all, not both")
     if is_failed and not is_all:
         raise ConfigError("--failed goes with --all")
-    follow_up = FollowUp(journal, agent.api_key is not None)
+    follow_up = FollowUp(journal, agent)
     with open_existing(journal) as opened:
         agents = ResumedAgents(opened, agent, limits, is_trusted=is_trusted)
         if run is not None:
@@ -334,7 +324,7 @@ def fork(
             lambda emit: runner.fork(old_id, at, text=text, new_run_id=new_id, on_event=emit),
             shown,
             new_id,
-            FollowUp(journal, agent.api_key is not None),
+            FollowUp(journal, agent),
         )
 
 

@@ -23,6 +23,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
 from treadle.core.types import ToolCall
 from treadle.journal.hub import listen
+from treadle.journal.listing import facts_of
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.recording import answer_message, send
@@ -55,7 +56,7 @@ def answer(
         treadle answer last "the second one"
         treadle answer last call_1 --option 2 --resume
     """
-    follow_up = FollowUp(journal, agent.api_key is not None)
+    follow_up = FollowUp(journal, agent)
     with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         loaded = Run.load(run_id, opened)
@@ -221,7 +222,8 @@ def follow(
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         found = Run.load(run_id, opened)
-        view.finish(found, found.events[-1].at - found.events[0].at)
+        facts = facts_of([event.body for event in found.events])
+        view.finish(found, facts.info(run_id, is_driven=False).duration_seconds)
         return exit_code(found)
 
 
@@ -261,7 +263,7 @@ def approve(
         treadle approve last yes
         treadle approve last call_1 edit '{"to": "b@example.org"}'
     """
-    follow_up = FollowUp(journal, agent.api_key is not None)
+    follow_up = FollowUp(journal, agent)
     with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         loaded = Run.load(run_id, opened)

@@ -12,6 +12,7 @@ from treadle.agent.agent import Agent
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.resumed_agents import ResumedAgents
+from treadle.cli.options.agent_options import AgentFlags
 from treadle.cli.options.common import ViewOptions
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import OptionValue, print_interrupted, print_note, stderr, write_command
@@ -32,15 +33,18 @@ class FollowUp(Struct, frozen=True):
     """A writer of commands that continue a run, with the options that must be given again."""
 
     journal: str | None
-    has_key: bool = False
-    """True if the API key was given as an option."""
+    given: AgentFlags = AgentFlags()
+    """The options of the agent that were given: its place, and an API key, are not in the journal."""
     tools: tuple[PartSpec, ...] = ()
     """The tools of the agent, which must be given again if the journal does not have all of them."""
 
     def write(self, command: str, *words: str, **options: OptionValue) -> str:
         """Return a command line, with placeholders for what is not in the journal: keys, and tools with secrets."""
         options["journal"] = self.journal
-        if command in _DRIVING and self.has_key:
+        own = self.given.own_agent
+        if command in _DRIVING and own is not None:
+            return write_command(command, *words, **options, agent=own)
+        if command in _DRIVING and self.given.api_key is not None:
             options["api_key"] = "KEY"
         if command in _DRIVING and any(part.missing for part in self.tools):
             options["tools"] = tuple(

@@ -50,6 +50,10 @@ def make_agent(
 
     Raises: `ConfigError`, also for a user without a memory; `UntrustedError` for a persona that needs --trust.
     """
+    if options.own_agent is not None:
+        others = {"--instructions": instructions, "--schema": schema, "--mount": files is not None}
+        others["--persona and the other options of knowledge"] = knowledge.is_given
+        return load_own_agent(options.own_agent, journal, options, limits, others)
     persona, user = None, knowledge.user
     knowledge = knowledge.over_file() if is_chat else knowledge
     if knowledge.persona is not None:
@@ -137,21 +141,27 @@ def load_own_agent(
     journal: Journal,
     options: AgentFlags,
     limits: PolicyOptions,
-    others: Mapping[str, object],
+    others: Mapping[str, object] = {},
+    policy: Policy | None = None,
 ) -> Agent:
     """Return the agent of a program, at `file.py:NAME` or `package.module:NAME`, with the given limits.
 
-    `others` are further options that describe an agent, by their names. Raises: `ConfigError` if one was given.
+    `others` are further options that describe an agent, by their names. `policy` is that of the run which goes on,
+    and holds if the agent has none. Raises: `ConfigError` if one of the options was given.
     """
     from treadle.regression.regression_suite import load_agent
 
     model = None if options.model == os.environ.get("TREADLE_MODEL") else options.model
     given = {"--model": model, "--tools": options.tools, **others}
-    given["--base-url and the settings of models"] = replace(options, model=None, tools=()) != AgentFlags()
+    given["--base-url and the settings of models"] = (
+        replace(options, own_agent=None, model=None, tools=()) != AgentFlags()
+    )
     if taken := [name for name, value in given.items() if value]:
         raise ConfigError(f"--agent names an agent that has all its parts; leave out {', '.join(taken)}")
-    agent = load_agent(reference)
+    agent = copy(load_agent(reference))
     agent.keep_in(journal)
+    if policy is not None and not agent.has_policy:
+        agent.policy, agent.has_policy = policy, True
     agent.policy = limits.over(agent.policy)
     agent.kit.check_policy(agent.policy)
     return agent
@@ -185,6 +195,8 @@ class ResumedAgents:
             if not settle_trust(self.journal, run_id, trust=self._is_trusted):
                 raise UntrustedError(f"run {run_id!r}", demands_of(spec, run.state))
             spec = replace(spec, is_foreign=False)
+        if (own := self._given.own_agent) is not None:
+            return load_own_agent(own, self.journal, self._given, self._limits, policy=run.spec.policy)
         _refuse_missing(run_id, spec)
         agent = copy(_tools_first(self._given.tools, lambda: self._agents.agent_for(spec, started)))
         agent.kit.check_policy(self._limits.over(Policy()), load_task_of(started))
@@ -240,5 +252,6 @@ def _refuse_missing(run_id: str, spec: AgentSpec) -> None:
         needed.append(f"--tools for {', '.join(tools)}")
     if needed:
         raise ConfigError(
-            f"the journal of run {run_id!r} does not have its whole agent; give {' and '.join(needed)}"
+            f"the journal of run {run_id!r} does not have its whole agent; give {' and '.join(needed)}, or "
+            "--agent FILE:NAME"
         )

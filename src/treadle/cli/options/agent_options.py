@@ -70,13 +70,15 @@ def check_base_url(url: str | None) -> None:
     raise ConfigError(f"--base-url {shown!r} is not a URL; give one such as http://localhost:8000/v1")
 
 
-_TEXTS = ("model", "tier", "base_url", "api_key", "renderer")
+_TEXTS = ("own_agent", "model", "tier", "base_url", "api_key", "renderer")
 """The options of `AgentFlags` that take a text."""
 
 
 class AgentFlags(OptionGroup, frozen=True, kw_only=True, omit_defaults=True):
-    """A model, its sampling settings and its tools. `None` means that an option was not given."""
+    """A model, its sampling settings and its tools, or `own_agent`, the place of an agent that has all of them.
+    `None` means that an option was not given."""
 
+    own_agent: str | None = None
     model: str | None = None
     base_url: str | None = None
     api_key: str | None = None
@@ -104,6 +106,7 @@ class AgentFlags(OptionGroup, frozen=True, kw_only=True, omit_defaults=True):
 
             check_tier(tier)
         return cls(
+            own_agent=values["own_agent"],
             model=model if tier is None else f"tier:{tier}",
             base_url=values["base_url"],
             api_key=values["api_key"],

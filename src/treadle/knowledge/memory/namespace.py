@@ -275,7 +275,7 @@ def open_memory(
             raise ConfigError(f"the {what} of a memory is {name!r}; give a name")
     if not isinstance(journal, SqliteJournal | MemoryJournal):
         raise ConfigError(
-            f"{type(journal).__name__} has no room for memories; use a journal in an SQLite file or in memory"
+            "memories need a journal in an SQLite file or in memory; use one, or memory=False (--no-memory)"
         )
     embedder = make_embedder(embeddings) if isinstance(embeddings, str) else embeddings
     database = journal.attach(Database, Database)

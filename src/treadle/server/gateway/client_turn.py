@@ -44,7 +44,7 @@ from treadle.runs.options import Given, check_history
 from treadle.runs.recording import read_given, take_in_rest
 from treadle.runs.resume import go_on
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, hide_servers
 from treadle.server.catalog import ClientWish, check_choice
 from treadle.server.gateway.conversations import OPENING, ConversationDigest, Renewal, opening_of
 from treadle.server.gateway.gateway_host import GatewayHost
@@ -73,12 +73,14 @@ class AskedModelError(Exception):
     """Raised if there is no answer, with what the client is told."""
 
     def __init__(
-        self, message: str, status: int, code: str, retry_after_seconds: float | None = None
+        self, message: str, status: int, code: str, after_seconds: float | None = None, attempts: int = 1
     ) -> None:
-        super().__init__(message)
+        super().__init__(hide_servers(message))
         self.status = status
         self.code = code
-        self.retry_after_seconds = retry_after_seconds
+        self.headers = {} if after_seconds is None else {"retry-after": f"{after_seconds:.0f}"}
+        if attempts > 1:  # the SDKs of the APIs would multiply the attempts
+            self.headers["x-should-retry"] = "false"
 
 
 class ClientTurn:
@@ -459,5 +461,6 @@ def _explain(state: State) -> AskedModelError:
     status = None if failure is None else failure.status
     if failure is None or status in (None, 401, 403) or not 400 <= (status or 0) < 600:
         is_users = failure is not None and failure.error_type in ("ConfigError", "UnsupportedPartError")
-        return AskedModelError(message, 400 if is_users else 502, "provider_error")
-    return AskedModelError(message, status or 502, "provider_error", failure.retry_after_seconds)
+        status = 400 if is_users else 502
+    attempts = (None, 1) if failure is None else (failure.retry_after_seconds, failure.attempt)
+    return AskedModelError(message, status or 502, "provider_error", *attempts)

@@ -142,10 +142,8 @@ class Gateway:
         try:
             response = await answer(scope, receive, send)
         except AskedModelError as error:
-            after = error.retry_after_seconds
-            more = {} if after is None else {"retry-after": f"{after:.0f}"}
             body = error_body(str(error), error.code, kind_of(error.status))
-            await send_whole(send, error.status, body, more)
+            await send_whole(send, error.status, body, error.headers)
         except Exception as error:
             response = self._to_response(error)
         if response is not None:

@@ -17,6 +17,7 @@ from treadle.core.events.narrowing import Item
 from treadle.core.types import Json, StopReason
 from treadle.journal.run_info import RunInfo
 from treadle.runs.run import Run
+from treadle.server.access import hide_servers
 from treadle.server.turn_order import write_needs
 
 CONTEXT = "treadle.a2a_context"
@@ -167,7 +168,7 @@ def _ending_of(body: e.TurnCompleted) -> tuple[str, str | None]:
         return COMPLETED, None
     if body.stop_reason is StopReason.CANCELLED:
         return CANCELED, None
-    return FAILED, body.error or f"the turn ended because of {body.stop_reason}"
+    return FAILED, hide_servers(body.error or f"the turn ended because of {body.stop_reason}")
 
 
 def _status_at(at: float, state: str, text: str | None, task_id: TaskId, run: Run[Any]) -> dict[str, Json]:

@@ -12,6 +12,7 @@ from treadle.core.asking import Question
 from treadle.core.events.narrowing import Item
 from treadle.core.types import Json, StopReason, ToolCall
 from treadle.runs.run import Run
+from treadle.server.access import hide_servers
 from treadle.server.responses.response_fold import ASK, ResponseFold
 from treadle.server.responses.response_ids import read_call_id
 
@@ -113,7 +114,11 @@ class AgUiStream:
         yield from self._end_step()
         ending = run.state.ending
         if not run.state.turn.is_open and ending.error is not None:
-            yield {"type": "RUN_ERROR", "message": ending.error, "code": str(ending.stop_reason)}
+            yield {
+                "type": "RUN_ERROR",
+                "message": hide_servers(ending.error),
+                "code": str(ending.stop_reason),
+            }
             return
         usage = self._fold.usage
         counts = {

@@ -15,7 +15,7 @@ from treadle.core.inbox import Cancel
 from treadle.core.types import Effect, Json, ToolErrorKind, ToolResult, ToolSpec
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.access import ApiCaller, RequestRefused, hide_servers
 from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.mcp_tools import make_server
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
@@ -128,7 +128,7 @@ def _to_result(name: str, run: Run[Any]) -> ToolResult:
         needs = msgspec.json.encode(waits).decode()
         text = f"The run {run.run_id} waits. Call {name} again with this run_id and answers: {needs}"
     elif ending.error is not None:
-        text = ending.error
+        text = hide_servers(ending.error)
     structured: dict[str, Json] = {
         "run_id": run.run_id,
         "output": text,

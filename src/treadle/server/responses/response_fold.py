@@ -30,6 +30,7 @@ from treadle.models.dialects.openai_responses.response_writer import (
     client_call,
 )
 from treadle.models.dialects.openai_responses.served import write_usage
+from treadle.server.access import hide_servers
 from treadle.server.responses.item_parts import (
     REPEATED,
     Echo,
@@ -301,7 +302,7 @@ class ResponseFold(ResponseWriter):
         if status == "failed":
             is_too_long = body.stop_reason is StopReason.CONTEXT_OVERFLOW
             code = "context_length_exceeded" if is_too_long else "server_error"
-            self.error = {"code": code, "message": body.error or body.stop_reason.value}
+            self.error = {"code": code, "message": hide_servers(body.error or body.stop_reason.value)}
         elif status == "incomplete":
             self.incomplete = {"reason": _INCOMPLETE.get(body.stop_reason, body.stop_reason.value)}
         self._end(status)

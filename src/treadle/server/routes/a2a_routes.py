@@ -170,7 +170,7 @@ async def call_agent(
             return Fast(_result(number, task))
         if method == "ListTasks":
             return Fast(_result(number, await _list(host, caller, agent, _read(ListTasks, params))))
-        raise RpcError(_NO_METHOD, f"there is no method {method!r:.100}")
+        raise RpcError(_NO_METHOD, f"there is no method {method!r:.100} in version 1.0 of A2A")
     except (ConfigError, RequestRefused, RpcError, TreadleError) as error:
         if keyed is not None:
             keyed.has_failed = True

@@ -168,14 +168,20 @@ def _read_label(text: str) -> tuple[str, str]:
 
 @router.get("/{run_id}")
 async def get_run(run_id: Name, host: TheHost, caller: Reader) -> Response:
-    """Return a run: its state, its answer, and what it waits for."""
+    """Return a run: its state, its answer, why its newest turn ended, and what it waits for."""
     return Fast(await write_run(host, caller, run_id))
 
 
 async def write_run(host: RunHost, caller: ApiCaller, run_id: str) -> dict[str, Json]:
-    """Return the facts about a run, its answer and what it waits for. Raises: `RequestRefused`."""
+    """Return the facts about a run, its answer, why its newest turn ended, and what it waits for.
+
+    Raises: `RequestRefused`.
+    """
     info, run = await host.get_info(caller, run_id), await host.get_run(caller, run_id)
-    return {**write_facts(info), "output": run.state.ending.output, "waits_for": write_needs(run)}
+    ending = run.state.ending
+    reason = None if run.state.turn.is_open else ending.stop_reason
+    told = {"output": ending.output, "turn_stop_reason": reason, "waits_for": write_needs(run)}
+    return {**write_facts(info), **told}
 
 
 @router.get("/{run_id}/export")

@@ -240,5 +240,5 @@ def _explain_end(connection: Connection, name: str, lost: _LostError, is_closed:
     how = "was closed" if is_closed else "ended"
     return connection.tell(
         f"{how} while {name!r} was running, so its outcome is unknown: it may or may not have taken effect. "
-        "Check before you call it again; the server will be started again"
+        "Check before you call it again, which begins a new session with the server"
     )

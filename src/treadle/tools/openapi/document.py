@@ -234,9 +234,11 @@ class OpenAPIDocument:
         schema = content[media].get("schema")
         flat = self._schemas.flatten(schema) if kind in ("json", "form") else None
         own = self._schemas.read(flat, is_input=True) if flat is not None else {"properties": {}}
-        if own["properties"] and not (own["properties"].keys() & properties.keys()):
+        is_clear = own["properties"] and not (own["properties"].keys() & properties.keys())
+        # Only a body of its own can say that a field is required if there is a body.
+        if is_clear and (is_required or not own["required"]):
             properties.update(own["properties"])
-            required += own["required"] if is_required else ()
+            required += own["required"]
             return RequestBody(kind, media, is_required, tuple(own["properties"]))
         if "body" in properties:
             raise CannotBeToolError("it has a parameter 'body' in addition to its body")

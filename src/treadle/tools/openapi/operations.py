@@ -106,7 +106,8 @@ class OpenAPI:
             answer = await self._http.request(operation.method, url, headers, made.body)
         except ToolError as error:
             raise type(error)(self._secrets.hide(str(error))) from None
-        return read(replace(answer, body=self._secrets.hide_bytes(answer.body)))
+        headers = {name: self._secrets.hide(value) for name, value in answer.headers.items()}
+        return read(replace(answer, headers=headers, body=self._secrets.hide_bytes(answer.body)))
 
     def _find_obstacle(
         self, document: str | Path | Mapping[str, Json], auth: Mapping[str, str], resolver: Resolver | None
