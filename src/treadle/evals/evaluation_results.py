@@ -289,7 +289,7 @@ def _group_failures(samples: Iterable[Sample]) -> list[FailureKind]:
             kinds.setdefault(sample.details.kind, []).append(sample)
     made = [
         FailureKind(
-            kind,
+            _name_in_full(kind, group),
             dict(Counter([sample.spec.model for sample in group])),
             [sample.run_id for sample in group],
             _find_reason(group[0].details),
@@ -297,6 +297,15 @@ def _group_failures(samples: Iterable[Sample]) -> list[FailureKind]:
         for kind, group in kinds.items()
     ]
     return sorted(made, key=lambda item: -item.count)
+
+
+def _name_in_full(kind: str, group: Sequence[Sample]) -> str:
+    """Return a kind with the names and numbers of its reason, if they are the same in all of its samples."""
+    reasons = {_find_reason(sample.details).partition("; ")[0].strip() for sample in group}
+    if len(reasons) > 1 or "…" not in kind or not (reason := reasons.pop()):
+        return kind
+    stopped = f"{group[0].details.stop_reason.value}: "
+    return f"{stopped}{reason}" if kind.startswith(stopped) else reason
 
 
 def _find_reason(details: SampleDetails) -> str:
