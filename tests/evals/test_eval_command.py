@@ -246,7 +246,7 @@ def test_expectations_of_a_users_tasks(tmp_path: Path) -> None:
     }
     view = json.loads(cli("eval", "report", "e", "--format", "json").out)
     (kind,) = view["evaluations"][0]["failures"]
-    assert kind["kind"] == "'weather' has the argument 'days', which is …"
+    assert kind["kind"] == "'weather' has the argument 'days', which is 3"
     again = cli("eval", *given, "--reward", "arguments", "--rescore", "--json")
     assert again.code == 0, again
     # A number as text means the same, and does not fit the schema.
@@ -445,7 +445,7 @@ def test_names_of_scorers_and_models_hide_no_other_figure(tmp_path: Path) -> Non
     }
     (evaluation,) = json.loads((tmp_path / "one.json").read_text())["evaluations"]
     (kind,) = [item for item in evaluation["failures"] if "days" in item["kind"]]
-    assert kind["example"] == "'weather' has the argument 'days', which is 3"
+    assert kind["kind"] == kind["example"] == "'weather' has the argument 'days', which is 3"
 
 
 def test_a_report_that_cannot_be_written_keeps_no_other_back(made: Cli) -> None:
@@ -502,3 +502,16 @@ def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:
     for odd in (("eval", "--rescore"), ("rollout", "--demo"), ("rollout", "--retry-failed")):
         assert f"out {odd[1]}" in (refused := cli(*odd, "--dry-run")).err or "leave one" in refused.err
         assert refused.code == 2
+
+
+@pytest.mark.parametrize(("tools", "is_told"), [("['files']", True), ("[]", False)])
+def test_a_model_that_never_calls_its_tools_is_named(tmp_path: Path, tools: str, is_told: bool) -> None:
+    """A template that hides the tools looks like a weak model."""
+    (tmp_path / "own.py").write_text(
+        "from treadle.tasks import SimpleTask\n"
+        f"TASKS = [SimpleTask(task_id=f't-{{n}}', input='say no', tools={tools}, data={{'answer': 'yes'}})\n"
+        "         for n in range(3)]\n"
+    )
+    done = Cli(tmp_path)("eval", "--task", "own.py:TASKS", "--model", "mock:echo", "--reward", "final_answer")
+    assert done.code == 0, done
+    assert ("mock:echo: no tool was called in any sample" in done.out) is is_told

@@ -68,14 +68,14 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
 
 
 def _numbered(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator[Occurrence]:
-    """Yield where the number of a week or day of a year was seen: as this number, in a column of weeks or days, or in
-    a date."""
+    """Yield where the number of a week or day of a year was seen: as such a number, in a column of weeks or days,
+    or in a date."""
     for place in seen.sightings(QuantityKind.DATE, 0.0, 1300.0, is_told=is_told):
         other, day = place.quantity, day_of(place.quantity)
         number = other.value if other.unit == item.unit else None
         if day is not None and not other.unit:
             number = day.isocalendar().week if item.unit == "week" else day.timetuple().tm_yday
-        if number == item.value and (item.year in (None, other.year) or other.unit and other.year is None):
+        if number == item.value and (item.year in (None, other.year) or (other.unit and other.year is None)):
             yield place
     for place in seen.sightings(QuantityKind.NUMBER, item.value, item.value + 1e-9, is_told=is_told):
         if any(unit_of(word) == unit_of(item.unit) for word in place.cell.label):
