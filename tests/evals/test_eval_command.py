@@ -470,6 +470,13 @@ def test_curves_are_written_at_the_end(made: Cli) -> None:
         assert list((made.folder / "curves" / "one").glob("events.*"))
 
 
+def test_several_mistakes_in_options_are_told_together(tmp_path: Path) -> None:
+    given = ("--task", "files", "--model", "oracle", "--set", "window=x", "--set", "epochs=0")
+    refused = Cli(tmp_path)("eval", *given)
+    assert refused.code == 2
+    assert refused.err.startswith("error: the options have 2 mistakes:\n--set window: ")
+
+
 def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     (tmp_path / "desk.py").write_text(

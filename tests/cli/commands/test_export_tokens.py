@@ -48,7 +48,10 @@ def test_runs_are_exported_in_their_groups(cli: Cli) -> None:
     assert found.code == 0, found
     assert "3 groups written to 'x.jsonl'" in found.err
     assert "c-0 left out: " in found.err
-    assert "has the grade 'text', and the format needs 'token_ids'" in found.err
+    assert (
+        "has the grade 'text', and the format needs 'token_ids': it has no token ids, for which only"
+        in found.err
+    )
 
 
 def test_a_mask_is_a_choice_among_what_was_sampled(cli: Cli) -> None:

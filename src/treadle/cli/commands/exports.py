@@ -116,5 +116,7 @@ def _keep_rewarded(journal: Journal, run_ids: Sequence[str], least: float, forma
     rewards = {info.run_id: info.reward for info in journal.runs()}
     kept = [run_id for run_id in run_ids if (reward := rewards.get(run_id)) is not None and reward >= least]
     if len(kept) < len(run_ids):
-        print_note(f"{write_count(len(run_ids) - len(kept), 'run')} left out: no reward of at least {least:g}")
+        print_note(
+            f"{write_count(len(run_ids) - len(kept), 'run')} left out: no reward of at least {least:g}"
+        )
     return kept
