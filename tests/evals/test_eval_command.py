@@ -474,7 +474,7 @@ def test_several_mistakes_in_options_are_told_together(tmp_path: Path) -> None:
     given = ("--task", "files", "--model", "oracle", "--set", "window=x", "--set", "epochs=0")
     refused = Cli(tmp_path)("eval", *given)
     assert refused.code == 2
-    assert refused.err.startswith("error: the options have 2 mistakes:\n--set window: ")
+    assert refused.err.startswith("error: the options have 2 mistakes:\n--set epochs: ")
 
 
 def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:

@@ -106,12 +106,12 @@ def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
 
 
 def _keep_rewarded(journal: Journal, run_ids: Sequence[str], least: float, format: str) -> list[str]:
-    """Return the runs whose check gave at least the reward `least`. Raises: `ConfigError` for a format in which a run
-    is compared with the others of its group."""
+    """Return the runs whose check gave at least the reward `least`. Raises: `ConfigError` for a format in which a
+    run is compared with the others of its group."""
     if format in TOKEN_FORMATS and "labels" not in TOKEN_FORMATS.load(format).columns:
         raise ConfigError(
-            f"the format {format!r} has whole groups, in which bad runs count too; leave out --min-reward, or give a "
-            "format for supervised training, such as trl or trl_sft"
+            f"the format {format!r} has whole groups, in which bad runs count too; leave out --min-reward, or give "
+            "a format for supervised training, such as trl or trl_sft"
         )
     rewards = {info.run_id: info.reward for info in journal.runs()}
     kept = [run_id for run_id in run_ids if (reward := rewards.get(run_id)) is not None and reward >= least]

@@ -236,8 +236,8 @@ def rescore(
 ) -> int:
     """Grade finished runs again, and record the grades that are new or have changed.
 
-    Only the scorer `judge` asks a model. A run that is not finished, or failed through no fault of its model, has no grade and is left
-    out. The exit code is 1 if a scorer fails.
+    Only the scorer `judge` asks a model. A run that is not finished, or failed through no fault of its model, has
+    no grade and is left out. The exit code is 1 if a scorer fails.
 
     Examples:
         treadle rescore --all
