@@ -389,9 +389,12 @@ async def test_honest_wordings_of_many_kinds_pass_and_untrue_ones_do_not(
         ("Read a.csv.", "The best one is lime in week 30, with 1.5 kg per day.", False),
         ("Read a.csv.", "The best one is lime in week 31 of 2026, with 1.5 kg per day.", True),
         ("Read a.csv.", "In week 31, lime gives 1.5 kg per hour.", False),
+        ("What is open on 2026-01-05 and on 2026-01-09?", "They are open from 5 to 9 January 2026.", True),
+        ("What is open on 2026-01-05 and on 2026-01-09?", "They are open from January 5 until 9.", True),
+        ("What is open on 2026-01-05 and on 2026-01-09?", "They are open from 6 to 9 January 2026.", False),
     ],
 )
-async def test_weeks_by_their_numbers_and_units_of_two_words(
+async def test_numbers_of_weeks_and_ranges_of_days_and_units_of_two_words(
     request_text: str, answer: str, is_grounded: bool
 ) -> None:
     table = "plant,week,kg_per_day\nlime,31,1.5\nheather,36,0.9\n"
