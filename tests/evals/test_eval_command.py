@@ -1,5 +1,6 @@
 """`treadle eval` and its reports: tables, Markdown, JSON, the page, and the log that Inspect reads."""
 
+import asyncio
 import base64
 import csv
 import gzip
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Cli
+from tests.models.answers import answer
+from tests.models.server import Reply, serve
 
 from treadle.viewer.bundle import is_built
 
@@ -522,3 +525,17 @@ def test_a_model_that_never_calls_its_tools_is_named(tmp_path: Path, tools: str,
     done = Cli(tmp_path)("eval", "--task", "own.py:TASKS", "--model", "mock:echo", "--reward", "final_answer")
     assert done.code == 0, done
     assert ("mock:echo: no tool was called in any sample" in done.out) is is_told
+
+
+async def test_models_on_a_server_of_the_user_need_no_file(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    given = ("eval", "--task", "files:csv_sum-0001")
+    async with serve(lambda _: Reply(answer("no"))) as server:
+        models = ("--model", "ollama:one", "--model", "ollama:two", "--base-url", server.base_url)
+        done = await asyncio.to_thread(cli, *given, *models)
+        asked = {request.json()["model"] for request in server.requests if request.body}
+    assert done.code == 0, done
+    assert asked == {"one", "two"}
+    refused = cli(*given, "--base-url", "http://localhost:1/v1")
+    assert refused.code == 2
+    assert "--base-url is the address of the models of --model" in refused.err
