@@ -1,5 +1,6 @@
 """`treadle eval` and its reports: tables, Markdown, JSON, the page, and the log that Inspect reads."""
 
+import asyncio
 import base64
 import csv
 import gzip
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Cli
+from tests.models.answers import answer
+from tests.models.server import Reply, serve
 
 from treadle.viewer.bundle import is_built
 
@@ -246,7 +249,7 @@ def test_expectations_of_a_users_tasks(tmp_path: Path) -> None:
     }
     view = json.loads(cli("eval", "report", "e", "--format", "json").out)
     (kind,) = view["evaluations"][0]["failures"]
-    assert kind["kind"] == "'weather' has the argument 'days', which is …"
+    assert kind["kind"] == "'weather' has the argument 'days', which is 3"
     again = cli("eval", *given, "--reward", "arguments", "--rescore", "--json")
     assert again.code == 0, again
     # A number as text means the same, and does not fit the schema.
@@ -445,7 +448,7 @@ def test_names_of_scorers_and_models_hide_no_other_figure(tmp_path: Path) -> Non
     }
     (evaluation,) = json.loads((tmp_path / "one.json").read_text())["evaluations"]
     (kind,) = [item for item in evaluation["failures"] if "days" in item["kind"]]
-    assert kind["example"] == "'weather' has the argument 'days', which is 3"
+    assert kind["kind"] == kind["example"] == "'weather' has the argument 'days', which is 3"
 
 
 def test_a_report_that_cannot_be_written_keeps_no_other_back(made: Cli) -> None:
@@ -468,6 +471,13 @@ def test_curves_are_written_at_the_end(made: Cli) -> None:
         assert "pip install 'treadle[tensorboard]'" in result.err
     else:
         assert list((made.folder / "curves" / "one").glob("events.*"))
+
+
+def test_several_mistakes_in_options_are_told_together(tmp_path: Path) -> None:
+    given = ("--task", "files", "--model", "oracle", "--set", "window=x", "--set", "epochs=0")
+    refused = Cli(tmp_path)("eval", *given)
+    assert refused.code == 2
+    assert refused.err.startswith("error: the options have 2 mistakes:\n--set epochs: ")
 
 
 def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:
@@ -502,3 +512,30 @@ def test_a_dry_run_checks_what_needs_no_answer(tmp_path: Path) -> None:
     for odd in (("eval", "--rescore"), ("rollout", "--demo"), ("rollout", "--retry-failed")):
         assert f"out {odd[1]}" in (refused := cli(*odd, "--dry-run")).err or "leave one" in refused.err
         assert refused.code == 2
+
+
+@pytest.mark.parametrize(("tools", "is_told"), [("['files']", True), ("[]", False)])
+def test_a_model_that_never_calls_its_tools_is_named(tmp_path: Path, tools: str, is_told: bool) -> None:
+    """A template that hides the tools looks like a weak model."""
+    (tmp_path / "own.py").write_text(
+        "from treadle.tasks import SimpleTask\n"
+        f"TASKS = [SimpleTask(task_id=f't-{{n}}', input='say no', tools={tools}, data={{'answer': 'yes'}})\n"
+        "         for n in range(3)]\n"
+    )
+    done = Cli(tmp_path)("eval", "--task", "own.py:TASKS", "--model", "mock:echo", "--reward", "final_answer")
+    assert done.code == 0, done
+    assert ("mock:echo: no tool was called in any sample" in done.out) is is_told
+
+
+async def test_models_on_a_server_of_the_user_need_no_file(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    given = ("eval", "--task", "files:csv_sum-0001")
+    async with serve(lambda _: Reply(answer("no"))) as server:
+        models = ("--model", "ollama:one", "--model", "ollama:two", "--base-url", server.base_url)
+        done = await asyncio.to_thread(cli, *given, *models)
+        asked = {request.json()["model"] for request in server.requests if request.body}
+    assert done.code == 0, done
+    assert asked == {"one", "two"}
+    refused = cli(*given, "--base-url", "http://localhost:1/v1")
+    assert refused.code == 2
+    assert "--base-url is the address of the models of --model" in refused.err

@@ -212,3 +212,9 @@ async def test_counts_that_are_old_are_refreshed_with_any_notice(tmp_path: Path)
     assert seen == [(0.0, 0), (60.0, 14)]
     made.ledger.close()
     made.journal.close()
+
+
+def test_a_long_rejection_is_cut_with_a_mark() -> None:
+    for length, end in ((120, "x"), (121, "…")):
+        (told,) = JobProgress(rejected=1, rejection="x" * length).faults()
+        assert (told[-1], len(told.partition("such as: ")[2])) == (end, 120)

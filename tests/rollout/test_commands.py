@@ -20,6 +20,7 @@ from treadle.jobs.attempt import AttemptFailedError, check_ended
 from treadle.journal.run_info import RunFilter
 from treadle.rollout import RolloutResult, Rollouts
 from treadle.rollout.rollout_folder import read_groups, read_stored
+from treadle.rollout.rollouts_view import find_facts
 from treadle.server.gateway.programs import ProgramWorkers
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
@@ -73,8 +74,10 @@ def test_the_tokens_of_a_program_are_those_that_the_engine_sampled(tmp_path: Pat
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     names = {f"rollout-{group}-{number}" for group in range(1, groups + 1) for number in range(2)}
     assert {row["run_id"] for row in rows} == names
-    rewards = [one.reward for group in read_groups(tmp_path, read_stored(tmp_path)) for one in group.rollouts]
-    assert None not in rewards
+    made = read_groups(tmp_path, read_stored(tmp_path))
+    assert None not in [one.reward for group in made for one in group.rollouts]
+    facts = [fact for group in made for fact in find_facts(group).rollouts]
+    assert all(fact.steps > 1 and sum(count for count, _ in fact.calls.values()) > 0 for fact in facts)
     with open_journal(tmp_path / "runs.db") as journal:
         for info in journal.runs():
             assert asyncio.run(Agent("mock:echo", journal=journal).replay(info.run_id)).is_exact
@@ -98,6 +101,9 @@ print(json.dumps({"reward": 0.25}))
     roll(tmp_path / "out", engine, command, groups=1)
     (group,) = read_groups(tmp_path / "out", read_stored(tmp_path / "out"))
     assert [one.reward for one in group.rollouts] == [0.25, 0.25]
+    for one in group.rollouts:
+        assert one.steps == 2
+        assert [item.content for item in one.messages if item.role == "user"][::2] == ["first", "second"]
     assert [len(one.trajectories) for one in group.rollouts] == [2, 2]
     with open_journal(tmp_path / "out" / "runs.db") as journal:
         run = Run.load("rollout-1-0", journal)

@@ -139,7 +139,8 @@ def list_mistakes(path: str, lines: Iterable[str]) -> ConfigError:
     if len(texts) == 1:
         return ConfigError(texts[0])
     more = [f"and {len(texts) - _MAX_MISTAKES} more"] if len(texts) > _MAX_MISTAKES else []
-    return MistakesError("\n".join([f"{path!r} has {len(texts)} mistakes:", *texts[:_MAX_MISTAKES], *more]))
+    subject = f"{path} have" if path == OPTIONS else f"{path!r} has"
+    return MistakesError("\n".join([f"{subject} {len(texts)} mistakes:", *texts[:_MAX_MISTAKES], *more]))
 
 
 def parse_document(data: bytes, path: str, *, is_yaml: bool | None = None) -> Document:

@@ -43,6 +43,8 @@ class SampleDetails(Struct, frozen=True, omit_defaults=True):
     steps: int = 0
     calls: int = 0
     seconds: float = 0.0
+    is_without_calls: bool = False
+    """True if the model had tools and called none."""
     run_id: str | None = None
     """The run, if it was made anew because one before it lost a tool."""
 

@@ -101,16 +101,21 @@ def write_bootstraps(results: Results) -> list[str]:
 
 
 def find_gaps(results: Results) -> list[str]:
-    """Return a sentence for each model whose samples are not all in its score."""
-    counts = [
-        (item.model, item.samples, item.samples - (0 if item.score is None else item.score.samples))
-        for item in results.models
-    ]
-    return [
-        f"{model}: {missing:,} of {samples:,} samples have no score, because no reward with a weight has a verdict"
-        for model, samples, missing in counts
-        if missing
-    ]
+    """Return a sentence for each model whose samples are not all in its score, or that never called its tools."""
+    told = []
+    for item in results.models:
+        missing = item.samples - (0 if item.score is None else item.score.samples)
+        if missing:
+            told.append(
+                f"{item.model}: {missing:,} of {item.samples:,} samples have no score, because no reward with a "
+                "weight has a verdict"
+            )
+        if item.is_without_calls and item.score is not None and item.score.mean < 0.5:
+            told.append(
+                f"{item.model}: no tool was called in any sample; `treadle models check` says whether the model "
+                "is shown the tools"
+            )
+    return told
 
 
 def write_view(view: EvaluationView) -> str:

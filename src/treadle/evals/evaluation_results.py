@@ -66,6 +66,7 @@ def describe_sample(subject: Subject, specs: Sequence[RewardSpec], solved_at: fl
         steps=subject.steps,
         calls=len(find_made_calls(bodies)) if subject.conversations else run.state.turn.spent.tool_calls,
         seconds=_find_seconds(bodies),
+        is_without_calls=bool(subject.tools) and not find_made_calls(bodies),
     )
 
 
@@ -118,6 +119,8 @@ class ModelResult(Struct, frozen=True, kw_only=True):
     steps: float
     """The mean per sample, as of all that follows."""
     calls: float
+    is_without_calls: bool
+    """True if the model had tools in all of its samples and called none."""
     tokens: float
     seconds: float
     cost_usd: float | None
@@ -241,6 +244,7 @@ def _summarise(model: str, samples: list[Sample], solved_at: float, failed: int)
         pass_all={k: _estimate_chance(solved, k, pass_all_k) for k in chances},
         steps=_mean([sample.details.steps for sample in samples]),
         calls=_mean([sample.details.calls for sample in samples]),
+        is_without_calls=bool(samples) and all(sample.details.is_without_calls for sample in samples),
         tokens=_mean([sample.input_tokens + sample.output_tokens for sample in samples]),
         seconds=_mean([sample.details.seconds for sample in samples]),
         cost_usd=None if None in costs else _mean([cost for cost in costs if cost is not None]),
@@ -287,7 +291,7 @@ def _group_failures(samples: Iterable[Sample]) -> list[FailureKind]:
             kinds.setdefault(sample.details.kind, []).append(sample)
     made = [
         FailureKind(
-            kind,
+            _name_in_full(kind, group),
             dict(Counter([sample.spec.model for sample in group])),
             [sample.run_id for sample in group],
             _find_reason(group[0].details),
@@ -295,6 +299,15 @@ def _group_failures(samples: Iterable[Sample]) -> list[FailureKind]:
         for kind, group in kinds.items()
     ]
     return sorted(made, key=lambda item: -item.count)
+
+
+def _name_in_full(kind: str, group: Sequence[Sample]) -> str:
+    """Return a kind with the names and numbers of its reason, if they are the same in all of its samples."""
+    reasons = {_find_reason(sample.details).partition("; ")[0].strip() for sample in group}
+    if len(reasons) > 1 or "…" not in kind or not (reason := reasons.pop()):
+        return kind
+    stopped = f"{group[0].details.stop_reason.value}: "
+    return f"{stopped}{reason}" if kind.startswith(stopped) else reason
 
 
 def _find_reason(details: SampleDetails) -> str:

@@ -13,6 +13,7 @@ from treadle.core.types import Fault, Json, Message, StopReason, ToolSpec, Usage
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
 from treadle.runs.run import Run
+from treadle.scoring.grade import read_subject
 from treadle.trajectory.tokens.token_graph import Conservation, TokenGraph, load_tokens
 from treadle.trajectory.tokens.trajectories import Decoders, Trajectory
 
@@ -36,7 +37,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     """False if nothing of the rollout is trained on, although its reward counts in its group."""
     stop_reason: StopReason
     messages: tuple[Message, ...] = ()
-    """The whole transcript."""
+    """The whole transcript; if a program was the agent, those of its conversations, one after another."""
     tools: tuple[ToolSpec, ...] = ()
     usage: Usage = Usage()
     steps: int = 0
@@ -123,6 +124,12 @@ def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tu
     graph = load_tokens(journal, run.run_id, decode=decode)
     if graph.conservation.faults:
         raise ExportError(f"the tokens of run {run.run_id!r} cannot be delivered: {graph.conservation}")
+    messages, steps = run.messages, run.steps
+    tools = () if run.state.started is None else run.state.started.tools
+    if run.state.is_relayed:  # a program was the agent, and its conversations are runs of their own
+        subject = read_subject(run, None, journal)
+        messages, steps = subject.messages, subject.steps
+        tools = tuple({spec.name: spec for spec in subject.tools}.values())
     rollout = Rollout(
         run_id=run.run_id,
         trajectories=graph.trajectories,
@@ -130,10 +137,10 @@ def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tu
         rewards=dict(run.state.turn.rewards),
         step_rewards=run.state.turn.step_rewards,
         stop_reason=run.stop_reason,
-        messages=as_seen(run.messages),
-        tools=() if run.state.started is None else run.state.started.tools,
+        messages=as_seen(messages),
+        tools=tools,
         usage=run.usage,
-        steps=run.steps,
+        steps=steps,
         metadata=dict(run.metadata),
     )
     return rollout, graph

@@ -153,7 +153,8 @@ def read_branch(
         raise ExportError(
             f"{where} has the grade {trajectory.grade.value!r}, and the format needs {needs.value!r}: "
             + (
-                "the engine returned no token ids"
+                "it has no token ids, for which only vLLM and SGLang are asked; `treadle models check` says what "
+                "the server is"
                 if trajectory.grade is TokenGrade.TEXT
                 else "the engine returned no log probabilities"
             )

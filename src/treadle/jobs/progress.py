@@ -129,7 +129,8 @@ class JobProgress(Struct, kw_only=True):
             named = ", ".join([f"{name} {count:,}" for name, count in reasons[:3]])
             more = ", …" if len(reasons) > 3 else ""
             text = f"{self.rejected:,} {self.WORDS.rejected}" + (f" ({named}{more})" if named else "")
-            texts.append(f"{text}, such as: {self.rejection:.120}" if self.rejection else text)
+            shown = self.rejection if len(self.rejection) <= 120 else f"{self.rejection[:119]}…"
+            texts.append(f"{text}, such as: {shown}" if shown else text)
         if self.failed:
             texts.append(f"{self.failed:,} failed")
         if self.retried:

@@ -319,7 +319,8 @@ def _rebuild(suite: Suite, recorded: RecordedRun) -> Agent[Any]:
 def _require_trust(suite: Suite, recorded: RecordedRun, demands: tuple[str, ...]) -> None:
     """Raises: `UntrustedError` if there are demands and nobody trusts them."""
     if demands and not suite.is_trusted:
-        raise UntrustedError(f"the recording {recorded.name!r}", demands)
+        why = "is a file, which others may have changed,"
+        raise UntrustedError(f"the recording {recorded.name!r}", demands, why)
 
 
 def slug(text: str) -> str:

@@ -149,7 +149,7 @@ class RolloutProgress(JobProgress, kw_only=True):
             self.graded_groups += 1
             self.group_rewards.add(sum(graded) / len(graded))
             self.solved_once += details["solved"] > 0
-            self.no_variance += not details["has_variance"]
+            self.no_variance += len(details["rewards"]) > 1 and not details["has_variance"]
 
     def stopping(self, *, is_short: bool = False) -> str:
         if is_short:

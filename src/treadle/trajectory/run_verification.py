@@ -148,6 +148,7 @@ async def verify_run(
     *,
     trust: bool = False,
     files: SharedFiles | None = None,
+    shared: Implementations | None = None,
 ) -> Verification:
     """Make a run's `pure` and `idempotent` calls again, in order, and compare results and files.
 
@@ -156,6 +157,7 @@ async def verify_run(
     Calls with simulated results are skipped too. In place of a call of an agent, the run that it drove is verified.
     `trust` records that a run which comes from elsewhere is trusted; without it, such a run is verified only if its
     tools work in memory. If the run began with exactly `files`, they are not read from the journal.
+    Trusted runs use the implementations `shared`, if given, so that servers are not started for each run.
 
     Raises: `RunNotFoundError`; `UntrustedError` that names what the tools of a run from elsewhere would do.
     """
@@ -165,9 +167,9 @@ async def verify_run(
             raise UntrustedError(f"run {run_id!r}", demands)
         tools = ["files"]
     events = await asyncio.to_thread(journal.read, run_id)
-    return await verify_events(
-        journal, run_id, events, Implementations(tools, is_trusted=is_trusted), files=files
-    )
+    if shared is None or not is_trusted:
+        shared = Implementations(tools, is_trusted=is_trusted)
+    return await verify_events(journal, run_id, events, shared, files=files)
 
 
 async def verify_events(

@@ -48,7 +48,10 @@ def test_runs_are_exported_in_their_groups(cli: Cli) -> None:
     assert found.code == 0, found
     assert "3 groups written to 'x.jsonl'" in found.err
     assert "c-0 left out: " in found.err
-    assert "has the grade 'text', and the format needs 'token_ids'" in found.err
+    assert (
+        "has the grade 'text', and the format needs 'token_ids': it has no token ids, for which only"
+        in found.err
+    )
 
 
 def test_a_mask_is_a_choice_among_what_was_sampled(cli: Cli) -> None:
@@ -99,3 +102,23 @@ def test_rows_with_token_ids_are_known_where_they_cannot_be_read(cli: Cli) -> No
     converted = cli("dataset", "convert", "rows.jsonl", "--to", "trl")
     assert converted.code == 2, converted
     assert "'rows.jsonl' has rows of the token format 'trl_sft', which is not read here" in converted.err
+
+
+def test_runs_with_a_low_reward_are_left_out(cli: Cli) -> None:
+    (cli.folder / "own.py").write_text(
+        "from treadle.tasks import SimpleTask\n"
+        "def check(task, output, files):\n    return float(output)\n"
+        "TASKS = [SimpleTask(task_id=text, input=f'say {text}', grader=check) for text in ('0', '0.5', '1')]\n"
+    )
+    done = cli("eval", "--task", "own.py:TASKS", "--model", "mock:echo", "--out", "e")
+    assert done.code == 0, done
+    write(cli.folder / "e" / "runs.db", "ungraded", ScriptedModel(["1"]), "Go.")
+    given = ("export", "--all", "--journal", "e/runs.db", "--min-reward", "0.5", "--format")
+    found = cli(*given, "trl")
+    assert found.code == 0, found
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert sorted(row["messages"][-1]["content"] for row in rows) == ["0.5", "1"]
+    assert "2 runs left out: no reward of at least 0.5\n" in found.err
+    refused = cli(*given, "verl")
+    assert refused.code == 2
+    assert "the format 'verl' has whole groups" in refused.err

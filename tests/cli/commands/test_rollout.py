@@ -42,6 +42,10 @@ def test_a_rollout_says_what_it_made_and_goes_on_with_more(cli: Cli) -> None:
     assert result.code == 0, result
     assert "rollout: 3 of 3 groups · reward 1.000 ± 0.000 · solved once 100%" in result.out
     assert "treadle rollout report rollouts" in result.err
+    assert "3 without variance" in result.out
+    alone = cli(*GIVEN, "--deliver", "rollout", "--out", "alone")
+    assert "6 of 6 rollouts" in alone.out
+    assert "variance" not in alone.out
     more = cli(*GIVEN[:-4], "--groups", "5", "--group-size", "2")
     assert "5 of 5 groups" in more.out
     assert len((cli.folder / "rollouts" / "groups.jsonl").read_text().splitlines()) == 5

@@ -98,7 +98,7 @@ def test_a_run_without_ids_is_text(cli: Cli) -> None:
     write(cli.folder / "runs.db", ScriptedModel(["One."]), "Go.")
     shown = cli("show", "talk", "--journal", "runs.db", "--tokens")
     assert "1 inference, 1 as text" in shown.out
-    assert "the server returned no token ids" in shown.out
+    assert "the run has no token ids" in shown.out
 
 
 @pytest.mark.parametrize("is_full", [False, True])

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,14 +12,15 @@ import pytest
 from msgspec.structs import replace
 from tests.datagen.dataset import made
 
-from treadle import JournalError, open_journal
+from treadle import Agent, JournalError, ScriptedModel, open_journal
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.verification import CheckedRow, check_ledger, verify_rows
 from treadle.export.row_files import open_writer
-from treadle.export.rows import Row
+from treadle.export.rows import Row, load_row
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
+from treadle.models import call
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +145,6 @@ async def test_a_tool_that_gives_another_result_now_is_found(tmp_path: Path) -> 
 
 
 async def test_a_simulated_result_is_never_verified(tmp_path: Path) -> None:
-    from treadle import Agent, ScriptedModel
-    from treadle.export.rows import load_row
-    from treadle.models import call
-
     tools = tmp_path / "tools.json"
     tool = {
         "name": "price",
@@ -169,6 +167,28 @@ async def test_a_simulated_result_is_never_verified(tmp_path: Path) -> None:
     (honest,) = (await verify(made.write_rows(tmp_path / "b", rows[1:]), tmp_path / "journal.db")).values()
     assert honest.problems == ()
     assert not honest.is_confirmed
+
+
+async def test_a_server_is_started_once_for_all_rows(tmp_path: Path) -> None:
+    """A start for each row takes far longer than the calls."""
+    starts, server = tmp_path / "starts", tmp_path / "server.py"
+    small = Path(__file__).parents[2] / "tools/mcp/small_server.py"
+    server.write_text(
+        f"import runpy\nopen({str(starts)!r}, 'a').write('x')\nrunpy.run_path({str(small)!r})\n"
+    )
+    rows = []
+    with open_journal(tmp_path / "journal.db") as journal:
+        for number in (1, 2, 3):
+            model = ScriptedModel([[call("add", {"a": 1, "b": number})], f"{1 + number}"])
+            agent = Agent(model, tools=[f"mcp:{sys.executable} {server}"], journal=journal)
+            run = await agent.run("go", run_id=f"s{number:06d}-1")
+            row = load_row(journal, run.run_id)
+            rows.append(replace(row, lineage=replace(row.lineage, sample=made.info(number))))
+    starts.write_text("")
+    found = await verify(made.write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "journal.db")
+    assert all(item.is_confirmed and item.matched == 1 for item in found.values())
+    assert len(found) == 3
+    assert starts.read_text() == "x"
 
 
 def test_rows_and_ledger_are_compared(tmp_path: Path) -> None:

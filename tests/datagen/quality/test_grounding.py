@@ -378,6 +378,30 @@ async def test_honest_wordings_of_many_kinds_pass_and_untrue_ones_do_not(
     assert judged.is_passed is is_grounded, judged.reason
 
 
+@pytest.mark.parametrize(
+    ("request_text", "answer", "is_grounded"),
+    [
+        ("How much nectar does lime give in week 31?", "In week 31, lime gives 1.5 kg per day.", True),
+        ("How much nectar does lime give in week 31?", "In week 32, lime gives 1.5 kg per day.", False),
+        ("Hvor mye nektar gir lind i uke 31?", "I uke 31 gir lind 1.5 kg per dag.", True),
+        ("Read a.csv.", "The best one is lime in week 31, with 1.5 kg per day.", True),
+        ("Read a.csv.", "plant lime; week 31; kg_per_day 1.5", True),
+        ("Read a.csv.", "The best one is lime in week 30, with 1.5 kg per day.", False),
+        ("Read a.csv.", "The best one is lime in week 31 of 2026, with 1.5 kg per day.", True),
+        ("Read a.csv.", "In week 31, lime gives 1.5 kg per hour.", False),
+        ("What is open on 2026-01-05 and on 2026-01-09?", "They are open from 5 to 9 January 2026.", True),
+        ("What is open on 2026-01-05 and on 2026-01-09?", "They are open from January 5 until 9.", True),
+        ("What is open on 2026-01-05 and on 2026-01-09?", "They are open from 6 to 9 January 2026.", False),
+    ],
+)
+async def test_numbers_of_weeks_and_ranges_of_days_and_units_of_two_words(
+    request_text: str, answer: str, is_grounded: bool
+) -> None:
+    table = "plant,week,kg_per_day\nlime,31,1.5\nheather,36,0.9\n"
+    judged = await verdict(await play(request_text, [READ], answer, files={"a.csv": table}), "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
+
+
 @pytest.mark.parametrize(("total", "is_grounded"), [(7, True), (9, False)])
 async def test_lines_of_several_files_are_counted_together(total: int, is_grounded: bool) -> None:
     calls = [call("read_file", {"file_path": name}) for name in ("a.txt", "b.txt")]

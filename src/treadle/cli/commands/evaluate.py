@@ -14,6 +14,7 @@ class EvalOptions(OptionGroup, frozen=True, kw_only=True):
     tasks: list[str] | None = None
     rows: list[str] | None = None
     models: list[str] | None = None
+    base_url: str | None = None
     epochs: int | None = None
     max_tasks: int | None = None
     rewards: list[str] | None = None
@@ -51,6 +52,10 @@ def evaluate(
     from treadle.cli.jobs import evaluating
     from treadle.cli.jobs.job_command import read_changes
 
+    if options.base_url is not None and not options.models:
+        raise ConfigError(
+            "--base-url is the address of the models of --model; give one, or write it into CONFIG"
+        )
     changes = read_changes(options.given_values, settings or ())
     if is_dry and is_rescored:
         raise ConfigError("--dry-run plans samples, and --rescore makes none; leave one of them out")

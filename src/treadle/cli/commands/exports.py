@@ -6,6 +6,7 @@ from pathlib import Path
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import bar, print_json_lines, print_note, write_count
+from treadle.core.errors import ConfigError
 from treadle.export import Loss
 from treadle.export.groups import GroupBy
 from treadle.export.run_exporter import JOURNAL_FORMAT, RunExporter, TokenOptions, check_format
@@ -27,6 +28,7 @@ def export(
     group_by: GroupBy = GroupBy.GROUP,
     mask: str = "all",
     reward: str | None = None,
+    min_reward: float | None = None,
 ) -> int:
     """Export runs as rows for training, or as a journal.
 
@@ -35,7 +37,7 @@ def export(
     ids that the engine sampled, in groups. `treadle import` reads a journal.
 
     Examples:
-        treadle export --all --format trl -o rows.jsonl
+        treadle export --all --format trl --min-reward 1 -o rows.jsonl
         treadle export last --format journal | gzip > run.jsonl.gz
     """
     check_format(format_)
@@ -45,6 +47,8 @@ def export(
         run_ids = find_runs(opened, runs, is_all=is_all)
         if is_all and format_ != JOURNAL_FORMAT:
             run_ids = _keep_finished(opened, run_ids)
+        if min_reward is not None:
+            run_ids = _keep_rewarded(opened, run_ids, min_reward, format_)
 
         def on_skip(run_id: str, why: str) -> None:
             skips.append(f"{run_id} left out: {why.replace(f'run {run_id!r} ', 'it ', 1)}")
@@ -97,5 +101,22 @@ def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
     if len(kept) < len(run_ids):
         print_note(
             f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished (see: treadle runs)"
+        )
+    return kept
+
+
+def _keep_rewarded(journal: Journal, run_ids: Sequence[str], least: float, format: str) -> list[str]:
+    """Return the runs whose check gave at least the reward `least`. Raises: `ConfigError` for a format in which a
+    run is compared with the others of its group."""
+    if format in TOKEN_FORMATS and "labels" not in TOKEN_FORMATS.load(format).columns:
+        raise ConfigError(
+            f"the format {format!r} has whole groups, in which bad runs count too; leave out --min-reward, or give "
+            "a format for supervised training, such as trl or trl_sft"
+        )
+    rewards = {info.run_id: info.reward for info in journal.runs()}
+    kept = [run_id for run_id in run_ids if (reward := rewards.get(run_id)) is not None and reward >= least]
+    if len(kept) < len(run_ids):
+        print_note(
+            f"{write_count(len(run_ids) - len(kept), 'run')} left out: no reward of at least {least:g}"
         )
     return kept

@@ -148,7 +148,7 @@ def _verify(
     is_json: bool,
 ) -> int:
     """Verify runs, print each, and return the exit code."""
-    from treadle.trajectory.run_verification import verify_run
+    from treadle.trajectory.run_verification import Implementations, verify_run
 
     _refuse_strange_tools(journal, run_ids, tools or ())
     found: list[Verification] = []
@@ -156,10 +156,13 @@ def _verify(
     apart = Apart(TreadleError)
 
     async def verify_all() -> None:
+        shared = Implementations(tools or None)
         with bar("verifying", len(run_ids), is_json=is_json) as advance:
             for run_id in run_ids:
                 with apart.guard(run_id):
-                    found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
+                    found.append(
+                        await verify_run(journal, run_id, tools or None, trust=is_trusted, shared=shared)
+                    )
                     _print_verification(found[-1], is_json=is_json)
                 advance(run_id)
 
@@ -233,8 +236,8 @@ def rescore(
 ) -> int:
     """Grade finished runs again, and record the grades that are new or have changed.
 
-    No model is asked. A run that is not finished, or failed through no fault of its model, has no grade and is left
-    out. The exit code is 1 if a scorer fails.
+    Only the scorer `judge` asks a model. A run that is not finished, or failed through no fault of its model, has
+    no grade and is left out. The exit code is 1 if a scorer fails.
 
     Examples:
         treadle rescore --all

@@ -244,4 +244,4 @@ def _print_task(ref: str, *, is_json: bool) -> None:
         for line in lines[:FILE_LINES]:
             print_line(f"  {line}")
         if len(lines) > FILE_LINES:
-            print_line(f"  … {len(lines) - FILE_LINES:,} more lines", "dim italic")
+            print_line(f"  … {write_count(len(lines) - FILE_LINES, 'more line')}", "dim italic")

@@ -127,14 +127,18 @@ class ConfigChanges(Struct, frozen=True):
 
 
 def read_changes(given: Mapping[str, Any], settings: Sequence[str]) -> ConfigChanges:
-    """Return the changes that options, by the name of their key, and values of `--set` mean."""
+    """Return the changes that options, by the name of their key, and values of `--set` mean. Settings of a model
+    are those of all `models`."""
     values: dict[str, Json] = dict(given)
     if "held_out" in values:
         values["held_out.tasks"] = values.pop("held_out")
     of_model = {key: values.pop(key) for key in _MODEL_KEYS if key in values}
     if of_model and "model" in values:
         values["model"] = {"model": values["model"]}
-    values |= {f"model.{key}": value for key, value in of_model.items()}
+    if "models" in values and of_model:
+        values["models"] = [{"model": name, **of_model} for name in values["models"]]
+    else:
+        values |= {f"model.{key}": value for key, value in of_model.items()}
     if "rewards" in values:
         # Mappings, to which `--set` can add settings.
         values["rewards"] = {spec.scorer: {"weight": spec.weight} for spec in read_rewards(values["rewards"])}

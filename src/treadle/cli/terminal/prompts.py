@@ -126,7 +126,10 @@ def print_tokens(
         if (why := _explain_tokens(item)) is not None:
             print_line(why, "yellow")
         if item.grade is TokenGrade.TEXT:
-            print_line("the server returned no token ids; leave out --tokens to see the text", "dim")
+            print_line(
+                "the run has no token ids, for which only vLLM and SGLang are asked; leave out --tokens",
+                "dim",
+            )
         else:
             if given is not None and item.tokenizer not in (None, given.fingerprint):
                 print_line(

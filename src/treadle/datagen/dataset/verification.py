@@ -23,7 +23,7 @@ from treadle.export.rows import Row, SampleInfo
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
 from treadle.runs.ensure import Batch
-from treadle.trajectory.run_verification import Verification, verify_run
+from treadle.trajectory.run_verification import Implementations, Verification, verify_run
 
 _MAX_LISTED = 3
 """How many differences of one row, or ids, are named."""
@@ -92,9 +92,11 @@ async def verify_rows(
 
     Raises: `UntrustedError`; as `read_entries` does.
     """
-    config, format = read_config(path), find_format(path)
+    config, format, shared = read_config(path), find_format(path), Implementations()
     batch: Batch[CheckedRow] = Batch(
-        lambda number, entry: _check(entry, journal, config, format, trust=trust), read_entries(path), window
+        lambda number, entry: _check(entry, journal, config, format, trust=trust, shared=shared),
+        read_entries(path),
+        window,
     )
     try:
         async for checked in batch:
@@ -104,7 +106,13 @@ async def verify_rows(
 
 
 async def _check(
-    entry: RowEntry, journal: Journal, config: GenerationConfig | None, format: str | None, *, trust: bool
+    entry: RowEntry,
+    journal: Journal,
+    config: GenerationConfig | None,
+    format: str | None,
+    *,
+    trust: bool,
+    shared: Implementations,
 ) -> CheckedRow:
     row, sample = entry.row, entry.row.lineage.sample
     shown = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
@@ -118,7 +126,7 @@ async def _check(
         if format is not None:
             projected = _show(projected, format, len(row.messages))
         problems += compare(row, projected, None if config is None else config.output)
-        found = await verify_run(journal, run_id, trust=trust)
+        found = await verify_run(journal, run_id, trust=trust, shared=shared)
     except RunNotFoundError:
         problems.append(f"its run {run_id!r} is not in the journal")
     except (ExportError, JournalError, ConfigError) as error:

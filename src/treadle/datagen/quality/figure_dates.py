@@ -11,9 +11,10 @@ from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
 
 MONTHS = {name: month for month, names in enumerate(lexicon("dates")["months"], 1) for name in names.split()}
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
+_TO = rf"(?:\s?[-–—]\s?|\s(?:{'|'.join(lexicon('dates')['ranges'].split())})\s)"
 DATE_FORM = re.compile(
     rf"""(?P<y>[12]\d{{3}})(?P<s>[-/.])(?P<m>0?[1-9]|1[0-2])(?P=s)(?P<d>{_DAY})(?!\d)
-    | (?:(?P<from>{_DAY})(?:st|nd|rd|th|\.)?\s?[-–—]\s?)?(?P<d2>{_DAY})(?:st|nd|rd|th|\.)?(?:\s+|[-/])(?:of\s+)?
+    | (?:(?P<from>{_DAY})(?:st|nd|rd|th|\.)?{_TO})?(?P<d2>{_DAY})(?:st|nd|rd|th|\.)?(?:\s+|[-/])(?:of\s+)?
         (?P<M>{"|".join(sorted(MONTHS, key=len, reverse=True))})\b\.?
         (?:(?:,?\s+|[-/])(?P<y2>[12]\d{{3}}|['’]\d\d)\b)?
     | (?P<a>{_DAY})(?P<s2>[./-])(?P<b>{_DAY})(?P=s2)(?P<y4>[12]\d{{3}}|\d\d)(?![\d:]|[.-]\d)""",
@@ -24,7 +25,7 @@ _DAYS_FROM = re.compile(
 )
 DAY_AFTER = re.compile(
     rf"\.?\s+(?:the\s+)?(?P<d>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d)"
-    rf"(?:\s?[-–—]\s?(?P<to>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d))?(?:,?\s+(?P<y>[12]\d{{3}}|['’]\d\d)\b)?"
+    rf"(?:{_TO}(?P<to>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d))?(?:,?\s+(?P<y>[12]\d{{3}}|['’]\d\d)\b)?"
 )
 DAY_NUMBER = re.compile(lexicon("dates")["numbered"])
 _DAY_LIKE = re.compile(r"(?P<a>\d\d?)(?P<s>[./])(?P<b>\d\d?)(?!\d)")

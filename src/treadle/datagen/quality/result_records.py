@@ -31,7 +31,7 @@ _INLINE = re.compile(r"(?<!\S)([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S+)")
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s+|\[)([^\]#\n]{1,80})\]?\s*$")
 _TAG = re.compile(r"<[^<>]{1,200}>")
 _LINES: msgspec.json.Decoder[Json] = msgspec.json.Decoder()
-_LAST_WORD = re.compile(r"[_ (]")
+_WORD_END = re.compile(r"[_ (]")
 _MAX_LINES = 2000
 """The largest number of lines that are read as records. Of longer results only the words are known."""
 _MAX_KEPT = 400
@@ -45,7 +45,7 @@ class Cell(Struct, frozen=True):
     text: str
     quantities: tuple[Quantity, ...] = ()
     unit: str = ""
-    """The unit that the label names, such as `kg` of `weight_kg`."""
+    """The unit that the label names, such as `kg` of `weight_kg` and `kg per day` of `gain_kg_per_day`."""
     stems: frozenset[str] = frozenset()
     """The stems of the words of the text."""
 
@@ -112,7 +112,8 @@ def label_stems(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16384)
 def _cell(label: str, text: str) -> Cell:
-    unit = _LAST_WORD.split(label.strip(" )"))[-1]
+    words = _WORD_END.split(label.strip(" )"))
+    unit = " ".join(words[-3:] if words[-2:-1] == ["per"] else words[-1:])
     found = find_quantities(text.replace(",", ", ") if text[:1] == "[" else text)
     return Cell(label_stems(label), text, found, unit, stems_of(text))
 

@@ -16,11 +16,7 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
     """Yield where a quantity was seen, with the roundings and units in which people say it."""
     low, high = item.low, item.high + 1e-9
     if item.kind is QuantityKind.DATE and item.unit:
-        for place in seen.sightings(item.kind, 0.0, 1300.0, is_told=is_told):
-            if (day := day_of(place.quantity)) is not None and item.year in (None, day.year):
-                number = day.isocalendar().week if item.unit == "week" else day.timetuple().tm_yday
-                if number == item.value:
-                    yield place
+        yield from _numbered(seen, item, is_told=is_told)
         return
     if item.kind is QuantityKind.DATE:
         for reading in {item.value, item.other or item.value}:
@@ -69,6 +65,21 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
             for other in cell.quantities
             if other.year == int(item.value)
         ]
+
+
+def _numbered(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator[Occurrence]:
+    """Yield where the number of a week or day of a year was seen: as such a number, in a column of weeks or days,
+    or in a date."""
+    for place in seen.sightings(QuantityKind.DATE, 0.0, 1300.0, is_told=is_told):
+        other, day = place.quantity, day_of(place.quantity)
+        number = other.value if other.unit == item.unit else None
+        if day is not None and not other.unit:
+            number = day.isocalendar().week if item.unit == "week" else day.timetuple().tm_yday
+        if number == item.value and (item.year in (None, other.year) or (other.unit and other.year is None)):
+            yield place
+    for place in seen.sightings(QuantityKind.NUMBER, item.value, item.value + 1e-9, is_told=is_told):
+        if any(unit_of(word) == unit_of(item.unit) for word in place.cell.label):
+            yield place
 
 
 _ZEROS = {"celsius": (0.0, 1.0), "fahrenheit": (32.0, 1.8), "kelvin": (273.15, 1.0)}
