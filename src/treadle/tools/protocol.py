@@ -50,10 +50,12 @@ class ToolOutput(Struct, frozen=True):
             hidden = mask.hide_bytes(data)
             if hidden != data:
                 structured = decode_or(hidden)  # `None` if it held the secret as a number
-        attachments = tuple([
-            item if item.content is None else replace(item, content=mask.hide_bytes(item.content))
-            for item in self.attachments
-        ])
+        attachments = tuple(
+            [
+                item if item.content is None else replace(item, content=mask.hide_bytes(item.content))
+                for item in self.attachments
+            ]
+        )
         return replace(self, content=mask.hide(self.content), structured=structured, attachments=attachments)
 
 

@@ -89,9 +89,7 @@ def _size_of(outcome: object) -> int:
     return len(outcome.content) + sum([len(item.content or b"") for item in outcome.attachments])
 
 
-def to_result(
-    call: ToolCall, outcome: object, max_chars: int, mask: Mask
-) -> tuple[ToolResult, Blobs | None]:
+def to_result(call: ToolCall, outcome: object, max_chars: int, mask: Mask) -> tuple[ToolResult, Blobs | None]:
     """Return the tool result for a tool's return value, and the contents of its artifacts, without the secrets of
     `mask`.
 
