@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from treadle.http.transport import HttpResponse
 from treadle.journal.memory import MemoryJournal
 from treadle.models import CacheModel, Price, RetryModel
 from treadle.models.config.presets import provider_names
+from treadle.models.protocol import innermost
 from treadle.tools.protocol import Attachment, ToolOutput
 
 THOUGHT = "I could look."
@@ -402,6 +404,19 @@ async def all_settings(provider: Provider, **how: Any) -> None:
         assert not refusal or name in refusal
 
 
+async def steps_with_a_seed(provider: Provider, **how: Any) -> None:
+    """With the same random numbers, a server would repeat its choices from step to step."""
+    if "seed" not in type(innermost(Talk(provider, [], **how).model)).SETTINGS:
+        return
+    talks = [Talk(provider, [said("", call()), said()], model_options={"seed": 7}, **how) for _ in range(2)]
+    sent = []
+    for talk in talks:
+        talk.check(await talk.run())
+        sent.append([int(re.findall(r'seed": (\d+)', json.dumps(body))[0]) for body in talk.server.bodies])
+    assert sent[0] == sent[1]
+    assert (sent[0][0], len(set(sent[0]))) == (7, 2)
+
+
 async def cached(provider: Provider, **how: Any) -> None:
     answers = [said("", call()), said("One."), said("", call(call_id="call_2")), said()]
     with tempfile.TemporaryDirectory() as folder:
@@ -469,7 +484,7 @@ OPERATIONS: dict[str, Operation] = {
         several_steps, odd_results, images_in_results, bad_calls, odd_ids, ids_again, no_ids, a_schema,
         several_turns, steered, interrupted, two_user_messages, last_step, too_many_calls, an_empty_answer,
         a_cut_answer, a_cut_call, a_refusal, compacted, compacted_within_a_turn, resumed_and_forked, attached,
-        an_empty_message, all_settings, cached, priced, an_error_in_the_stream,
+        an_empty_message, all_settings, steps_with_a_seed, cached, priced, an_error_in_the_stream,
     )
 }  # fmt: skip
 

@@ -317,6 +317,8 @@ class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     max_output_tokens: int | None = None
     """The longest answer, in tokens."""
     seed: int | None = None
+    """The seed of the sampling. Only the first request of a conversation sends it unchanged. The others, and
+    all that send token ids, send one made of it and of what they send, so that each step has draws of its own."""
     stop: tuple[str, ...] | None = None
     """Texts that end the answer when the model writes them."""
     logprobs: bool | None = None

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import struct
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -108,13 +109,31 @@ async def test_a_request_sends_the_ids_and_all_settings(kind):
     limit, seed = ("max_new_tokens", "sampling_seed") if kind == "sglang_generate" else ("max_tokens", "seed")
     names = {"prompt", "token_ids", "input_ids"} & body.keys()
     assert [body[name] for name in names] == [list(PROMPT)]
-    assert (sampling[limit], sampling[seed], sampling["top_k"]) == (16, 7, 5)
+    assert (sampling[limit], sampling["top_k"]) == (16, 5)
+    assert 0 <= sampling[seed] < 2**31
     assert (sampling["temperature"], sampling["top_p"], sampling["stop"]) == (0.5, 0.9, ["x"])
     assert sampling["stop_token_ids"] == [151645]
     if kind == "sglang_generate":
         assert body["return_logprob"] is True
     else:
         assert sampling["logprobs"] == 0
+
+
+@ALL
+async def test_the_seed_of_a_request_depends_on_its_prompt(kind):
+    """With the same random numbers, an engine would repeat its choices from step to step."""
+
+    async def seed_of(seed, prompt):
+        async with serve(handler(RECORDED[kind], None)) as server:
+            engine = RECORDED[kind].engine("m", base_url=server.base_url)
+            with suppress(RequestError):  # the answer is recorded for `PROMPT` alone
+                await engine.generate(prompt, Settings(max_output_tokens=16, seed=seed), (151645,), Watch())
+        (body,) = [item.json() for item in server.requests if item.body]
+        return body.get("sampling_params", body)["sampling_seed" if kind == "sglang_generate" else "seed"]
+
+    begin = await seed_of(7, PROMPT)
+    assert begin == await seed_of(7, PROMPT)
+    assert len({begin, await seed_of(8, PROMPT), await seed_of(7, (*PROMPT[:-1], 1))}) == 3
 
 
 @ALL

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +29,8 @@ TOKEN_PATHS = {
     "sglang": {"sglang_generate": "/generate"},
 }
 """The endpoints of an engine that may take token ids, below the server's root, by the names of `ENGINES`."""
+_MAX_SEED = 2**31 - 1
+"""The largest seed that all servers take."""
 _MAY_BE_DISABLED = "/inference/v1/generate"
 """An endpoint that refuses every request unless the server was started for it, as an option of vLLM 0.32 says."""
 PAUSE_PATHS = {"vllm": "/pause", "sglang": "/pause_generation"}
@@ -295,6 +298,15 @@ def find_context_tokens(raw: Json, model: str) -> int | None:
                 if type(values.get(field)) is int:
                     return int(values[field])
     return None
+
+
+def seed_for(seed: int, sent: bytes) -> int:
+    """Return the seed for a request of which `sent` is what the answer depends on.
+
+    A server draws the same random numbers for the same seed. With one seed for all steps of a run, each step would
+    probably repeat the choices of the one before it, and the run would be no sample of the model's policy.
+    """
+    return crc32(sent, seed & 0xFFFF_FFFF) & _MAX_SEED
 
 
 def tell_rate_limits(answer: Answer | StreamedAnswer, watch: Watch) -> None:

@@ -32,7 +32,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.protocol import Watch
-from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, tell_rate_limits
+from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, seed_for, tell_rate_limits
 from treadle.models.wire.messages import AcceptedParts, check_part
 from treadle.models.wire.openai_style import PlainReader
 from treadle.models.wire.provider import Preset, Price, PricedModel, cost_of
@@ -120,6 +120,8 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         self._price = price
         self._server_tools = tuple(server_tools)
         asked = self.settings
+        self._seed_name: bytes | None = None
+        """The name of the seed in the body; `None` if none is sent."""
         self._has_tokens = bool(asked.return_token_ids or asked.logprobs or asked.extra)
         """True if answers may have token ids."""
         self._signature: str | None = None
@@ -152,10 +154,20 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
     ) -> dict[str, Json]:
         """Return `fields` of the body and the settings under the API's names, without those that are `None`.
         `names` are other names than those in `SETTINGS`."""
-        named = [
-            (name, getattr(self.settings, field)) for field, name in (self.SETTINGS | (names or {})).items()
-        ]
+        all_names = self.SETTINGS | (names or {})
+        named = [(name, getattr(self.settings, field)) for field, name in all_names.items()]
+        if self.settings.seed is not None and "seed" in all_names:
+            self._seed_name = msgspec.json.encode(all_names["seed"]) + b":"
         return {name: value for name, value in [*(fields or {}).items(), *named] if value is not None}
+
+    def _vary_seed(self, body: bytes, request: Request) -> bytes:
+        """Return the body with a seed that depends on the whole request; see `seed_for`. The first request of a
+        conversation is sent with the seed of the settings."""
+        if self._seed_name is None or not any(item.role is Role.ASSISTANT for item in request.messages):
+            return body
+        seed = self.settings.seed or 0
+        own = seed_for(seed, body)
+        return body.replace(self._seed_name + b"%d" % seed, self._seed_name + b"%d" % own, 1)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the server decodes within `schema`."""
@@ -200,7 +212,7 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         try:
             if watch.on_delta is not None:
                 return _find_call(await self._stream(request, watch, watch.on_delta), request)
-            body = self._body(request, is_stream=False)
+            body = self._vary_seed(self._body(request, is_stream=False), request)
             answer = await self._transport.post(self._endpoint, self._headers, body)
             if watch.on_rate_limits is not None:
                 tell_rate_limits(answer, watch)
@@ -237,7 +249,7 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         )
 
     async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
-        body = self._body(request, is_stream=True)
+        body = self._vary_seed(self._body(request, is_stream=True), request)
         reader = self._reader(on_delta)
         raw = await self._read_streamed(body, watch, reader)
         return self.read(await self._settle(raw, watch), reader.begin)

@@ -23,7 +23,7 @@ from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated, PromptIds
 from treadle.models.tokens.weights import AbortedError, Sampling
 from treadle.models.wire.body_reader import StreamCollector
-from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, tell_rate_limits
+from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, seed_for, tell_rate_limits
 from treadle.models.wire.served import read_form
 from treadle.models.wire.server import Server, find_error
 from treadle.models.wire.token_records import make_record, read_versions
@@ -81,6 +81,8 @@ class HttpTokenEngine(HttpEndpoint):
             self._info = str(info)
         tell = watch.on_token_ids
         prompt = PromptIds.of(prompt_ids)
+        if settings.seed is not None:
+            settings = replace(settings, seed=seed_for(settings.seed, prompt.packed))
         body = self._write(prompt, settings, stop_token_ids, limit, is_stream=tell is not None)
         sampling = None
         if self.weights is not None:
