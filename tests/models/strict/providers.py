@@ -65,7 +65,7 @@ def _signed(raw: Any, message: Message) -> Any:
     return raw
 
 
-def _with_written_calls(message: Message) -> Message:
+def with_written_calls(message: Message) -> Message:
     """Return a message with its calls as text in the format of Hermes."""
     calls = [
         f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments or "{}"}}}\n</tool_call>'
@@ -203,7 +203,7 @@ class StrictServer:
             finish, said = FinishReason(said.name), replace(said, name=None)
         usage = self.usage or Usage(len(request.body) // 4, 1 + len(said.content) // 4)
         if self._provider.writes_calls:
-            said = _with_written_calls(said)
+            said = with_written_calls(said)
         raw = self._provider.shape(wire.answer(said, finish=finish, usage=usage), said)
         raw = msgspec.json.decode(msgspec.json.encode(raw))
         if body.get("stream") or "streamGenerateContent" in request.url:
