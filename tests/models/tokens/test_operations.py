@@ -19,7 +19,7 @@ from treadle.renderers.protocol import Renderer
 from treadle.renderers.registry import load_renderer
 
 OTHERS = ("a_refusal", "all_settings", "an_error_in_the_stream", "attached", "images_in_results", "priced")
-"""The operations that need an API: refusals, images, streams and prices. `test_model.py` has what ids have of them."""
+"""The operations that need an API. `test_model.py` tests refusals, streams and prices with token ids."""
 
 
 class AnsweringEngine(ScriptedEngine):
