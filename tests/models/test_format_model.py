@@ -118,7 +118,7 @@ async def test_a_stream_tells_what_is_read(chunk_chars):
     assert "".join(item.text for item in deltas if isinstance(item, TextDelta)) == "It is 3."
     assert "".join(item.text for item in deltas if isinstance(item, ReasoningDelta)) == "I must add."
     assert [item for item in deltas if isinstance(item, ToolCallDelta)] == [
-        ToolCallDelta(0, None, "add", '{"a": 1, "b": 2}')
+        ToolCallDelta(0, done.results[0].call_id, "add", '{"a": 1, "b": 2}')
     ]
     assert done.output == "It is 3."
 
