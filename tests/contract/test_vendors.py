@@ -71,7 +71,9 @@ async def test_the_vendors_types_take_what_we_ask(wire, is_streamed):
         (ToolCall("call 7", "look_up", "{half"), ToolCall("c8", "look_up", "")),
         reasoning="elsewhere",
     )
-    results = [Message(Role.TOOL, "", call_id=call.call_id, is_error=True) for call in odd.tool_calls]
+    results = [
+        Message(Role.TOOL, "", call_id=call.call_id, name=call.name, is_error=True) for call in odd.tool_calls
+    ]
     requests = [
         Request(Log(TRANSCRIPT), (SPEC,)),
         Request(QUESTION.messages, (), SCHEMA),

@@ -125,10 +125,10 @@ class Talk:
     def check_pieces(self) -> None:
         """Check that the pieces of streamed calls have the ids of the calls."""
         told: dict[int, str | None] = {}
-        for event in self.events:
-            if isinstance(event, e.ToolCallDelta):
-                told[event.index] = event.call_id or told.get(event.index)
-            elif isinstance(body := getattr(event, "body", None), e.InferenceCompleted):
+        for body in [event.body for event in self.events]:
+            if isinstance(body, e.ToolCallDelta):
+                told[body.index] = body.call_id or told.get(body.index)
+            elif isinstance(body, e.InferenceCompleted):
                 assert not told or list(told.values()) == [
                     item.call_id for item in body.completion.message.tool_calls
                 ]

@@ -274,7 +274,7 @@ async def test_what_is_asked_of_the_model_reaches_it(tmp_path: Path, journal: Jo
         ({"model": "claude", "reasoning": {"effort": "low"}}, "reasoning cannot be sent to 'claude'"),
         ({"model": "gem", "parallel_tool_calls": False}, "parallel_tool_calls cannot be sent to 'gem'"),
         (
-            {"model": "gem", "tool_choice": "required", "reasoning": {"summary": "auto"}},
+            {"model": "own", "tool_choice": "required", "reasoning": {"summary": "auto"}},
             "tool_choice cannot be",
         ),
     ],
@@ -285,7 +285,7 @@ async def test_a_choice_that_cannot_be_kept_is_refused(
     (tmp_path / "paying.py").write_text(TOOLS)
     more = AGENT + "".join(
         f'[models.{name}]\nmodel = "{provider}:m"\napi_key_env = ""\n'
-        for name, provider in (("claude", "anthropic"), ("gem", "gemini"))
+        for name, provider in (("claude", "anthropic"), ("gem", "gemini"), ("own", "ollama"))
     )
     async with relaying([], tmp_path, journal, more) as (client, _):
         body: Any = {"model": "far", "input": "add", "tools": [ADD], **given}

@@ -65,16 +65,14 @@ def _signed(raw: Any, message: Message) -> Any:
     return raw
 
 
-def _as_text(raw: Any, message: Message) -> Any:
-    """Return an answer of a model whose calls are text in the format of Hermes."""
+def with_written_calls(message: Message) -> Message:
+    """Return a message with its calls as text in the format of Hermes."""
     calls = [
         f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments or "{}"}}}\n</tool_call>'
         for call in message.tool_calls
     ]
-    raw["choices"][0]["text"] = "\n".join(filter(None, [message.content, *calls]))
-    if raw["choices"][0]["finish_reason"] == "tool_calls":
-        raw["choices"][0]["finish_reason"] = "stop"
-    return raw
+    text = "\n".join(filter(None, [message.content, *calls]))
+    return replace(message, content=text, tool_calls=(), reasoning=None)
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,8 @@ class Provider:
     thoughts: str | None = ""
     """What stands for the reasoning of earlier calls in a request; empty: its text; `None`: the provider takes
     none."""
+    writes_calls: bool = False
+    """True if the model writes its calls as text, in the format of Hermes."""
 
     @property
     def wire(self) -> Any:
@@ -126,11 +126,32 @@ PROVIDERS = {
         options={"state": "previous_response_id"},
         thoughts=None,
     ),
+    "openai_responses with a format": Provider(
+        "openai_responses:base",
+        "openai_responses",
+        rules.check_responses,
+        options={"format": "hermes"},
+        thoughts=None,
+        writes_calls=True,
+    ),
+    "anthropic with a format": Provider(
+        "anthropic:claude-sonnet-4-5",
+        "anthropic",
+        rules.check_anthropic,
+        options={"format": "hermes"},
+        thoughts=None,
+        writes_calls=True,
+    ),
     "gemini": Provider("gemini:gemini-3-pro", "gemini", rules.check_gemini_3, _signed, thoughts="c2lnbmVk"),
     "gemini 2": Provider("gemini:gemini-2.5-flash", "gemini", rules.check_gemini, thoughts=None),
     "ollama": Provider("ollama:qwen3", "ollama", rules.check_ollama),
     "completions": Provider(
-        "completions:base", "completions", rules.check_prompt, _as_text, {"format": "hermes"}, thoughts=None
+        "completions:base",
+        "completions",
+        rules.check_prompt,
+        options={"format": "hermes"},
+        thoughts=None,
+        writes_calls=True,
     ),
     "openrouter": Provider("openrouter:z-ai/glm-5", "openai_chat", rules.check_openrouter, _with_details),
     "groq": Provider(
@@ -181,6 +202,8 @@ class StrictServer:
         if said.name is not None:  # the reason why the answer ended
             finish, said = FinishReason(said.name), replace(said, name=None)
         usage = self.usage or Usage(len(request.body) // 4, 1 + len(said.content) // 4)
+        if self._provider.writes_calls:
+            said = with_written_calls(said)
         raw = self._provider.shape(wire.answer(said, finish=finish, usage=usage), said)
         raw = msgspec.json.decode(msgspec.json.encode(raw))
         if body.get("stream") or "streamGenerateContent" in request.url:

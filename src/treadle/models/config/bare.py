@@ -99,7 +99,9 @@ def bare_model(
     Raises: `ConfigError`.
     """
     provider, rest = split_name(name)
-    if format is not None and stop is None:
+    preset = find_preset(provider)
+    has_stop = preset is None or "stop" in DIALECTS.load(preset.dialect).SETTINGS
+    if format is not None and stop is None and has_stop:
         # A model that continues after its calls would invent their results.
         stop = ("<tool_response>",)
     given = {key: options.pop(key) for key in _SETTINGS if key in options}
@@ -117,7 +119,6 @@ def bare_model(
         **{key: options.pop(key) for key in _CONFIGURED if key in options},
         options=options,
     )
-    preset = find_preset(provider)
     made: Any
     if provider == IN_PROCESS and (renderer or format):
         taken = {"renderer": renderer, "format": format}
