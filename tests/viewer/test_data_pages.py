@@ -362,6 +362,9 @@ def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: S
     for words in ("samples graded", "Differences on the same tasks", "csv_sum", "Score against cost"):
         assert words.lower() in text.lower(), words
     assert screen.run("document.querySelectorAll('.matrix tbody tr').length") == 4
+    # A kind of failures that leaves out what varies is told with an example.
+    kinds = screen.run("[...document.querySelectorAll('.kind')].map(one => one.innerText)")
+    assert all("such as: " in kind for kind in kinds if "…" in kind)
     # The names stand beside their points.
     far = "Math.abs(one.querySelector('text').y.baseVal[0].value - one.querySelector('circle').cy.baseVal.value)"
     assert screen.run(f"Math.max(...[...document.querySelectorAll('.scatter g')].map(one => {far}))") < 20

@@ -4,7 +4,7 @@ import { useTitle, Waiting } from "../parts/basics";
 import { Block, Facts, Figure, Figures, number, Section, share } from "../parts/charts";
 import { orderOf, RunLink, TaskGrid, type GridColumn } from "../parts/taskgrid";
 import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult } from "../datatypes";
-import { count, usd } from "../format";
+import { count, oneLine, usd } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
 import { get, isLive } from "../source";
@@ -214,7 +214,7 @@ function Families({ found, prefix }: { found: Evaluation; prefix: string }): Rea
 function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; models: string[]; hasRuns: boolean; prefix: string }): ReactNode {
   if (!kinds.length) return <p className="remark">No graded sample failed.</p>;
   const rows = kinds.map((kind) => [
-    <span title={kind.example}>{kind.kind}</span>,
+    <span className="kind">{kind.kind}{kind.kind.includes("…") && <span className="soft"> (such as: {oneLine(kind.example, 160)})</span>}</span>,
     ...models.map((name) => count(kind.models[name] ?? 0)),
     <span className="runs">{kind.run_ids.slice(0, MOST_RUNS).map((run) => <RunLink key={run} run={run} hasRuns={hasRuns}>{run} </RunLink>)}</span>,
   ]);
