@@ -358,12 +358,8 @@ class ResponseFold(ResponseWriter):
     def _settle_text(self, text: str, *, is_reasoning: bool) -> None:
         """Say the part of a text that was not streamed. A text that differs from what was streamed replaces it."""
         found, kind = self._find_open(is_reasoning=is_reasoning), "reasoning" if is_reasoning else "message"
-        if found is None and any(
-            [
-                item.item["type"] == kind and item.step == self.step and not item.is_dropped
-                for item in self._items
-            ]
-        ):
+        own = [item for item in self._items if item.step == self.step and not item.is_dropped]
+        if found is None and kind in [item.item["type"] for item in own]:
             return  # it was streamed, and something else after it
         told = "" if found is None else found.text
         if not text.startswith(told):
@@ -373,11 +369,9 @@ class ResponseFold(ResponseWriter):
             self._add_text(text[len(told) :], is_reasoning=is_reasoning)
 
     def _open_call(self, call: ToolCall) -> ResponseItem:
+        run_id = self.response_id.run_id
         if call.name in self._external:
-            call_id, takes_text = (
-                wire_call_id(self.response_id.run_id, call.call_id),
-                call.name in self._texts,
-            )
+            call_id, takes_text = wire_call_id(run_id, call.call_id), call.name in self._texts
             made = client_call(call_id, call.name, takes_text=takes_text)
             item = self._add("ctc" if takes_text else "fc", made)
         elif call.name == FILE_SEARCH:
@@ -385,14 +379,10 @@ class ResponseFold(ResponseWriter):
             item = self._add("fs", asked | {"results": None})
             self._say_of(item, "file_search_call.in_progress")
         else:
-            shown: dict[str, Json] = {
-                "type": "mcp_call",
-                "arguments": "",
-                **self._named(call.name),
-                "status": "in_progress",
-            }
+            shown: dict[str, Json] = {"type": "mcp_call", "arguments": "", **self._named(call.name)}
+            shown["status"] = "in_progress"
             if call.call_id in self._approved:
-                shown["approval_request_id"] = wire_call_id(self.response_id.run_id, call.call_id)
+                shown["approval_request_id"] = wire_call_id(run_id, call.call_id)
             item = self._add("mcp", shown)
             self._say_of(item, "mcp_call.in_progress")
         self._calls[call.call_id] = item

@@ -15,13 +15,9 @@ from treadle.server.access import ApiCaller, RequestRefused
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_fold import ResponseFold
-from treadle.server.responses.response_ids import (
-    ResponseId,
-)
+from treadle.server.responses.response_ids import ResponseId
 from treadle.server.responses.response_part import part_of_run
-from treadle.server.responses.response_records import (
-    record_of,
-)
+from treadle.server.responses.response_records import record_of
 from treadle.server.run_host import BegunTurn, RunHost
 from treadle.server.turn_order import TurnOrder, drive_turn
 
