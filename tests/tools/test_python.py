@@ -262,6 +262,11 @@ try:
     send()
 except RuntimeError as e:
     said.append('missing' in str(e))
+for wrong in (lambda: send('a', to='b'), lambda: send('a', 1, 2)):
+    try:
+        wrong()
+    except TypeError as e:
+        said.append(str(e).partition(' ')[2])
 said.append(json.loads(odd_name())['n'])
 write_file('f.txt', 'from the tool')
 said.append(open('f.txt').read())
@@ -275,7 +280,9 @@ said
         journal=journal,
     ).run("go")
     texts = [item.content for item in run.messages if item.role is Role.TOOL]
-    assert texts == ["['sent a', 'sent b', 'sent c', True, 1, 'from the tool']", "'sent a'"]
+    wrong = ["got multiple values for argument 'to'", "takes 2 arguments but 3 were given"]
+    said = ["sent a", "sent b", "sent c", True, *wrong, 1, "from the tool"]
+    assert texts == [repr(said), "'sent a'"]
     assert sent == ["a", "b", "b", "c"]
     assert run.files["f.txt"] == b"from the tool"
     started = [json.loads(event.to_json()) for event in run.events if event.type == "tool_started"]

@@ -218,9 +218,11 @@ class _Run:
             return {
                 "exception": TypeError(f"{name}() takes {len(names)} arguments but {len(args)} were given")
             }
-        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = dict(zip(names, args, strict=False))
+        if twice := given.keys() & kwargs.keys():
+            return {"exception": TypeError(f"{name}() got multiple values for argument {min(twice)!r}")}
         try:
-            output = await self._context.call_tool(spec.name, arguments)
+            output = await self._context.call_tool(spec.name, given | kwargs)
         except (ToolError, TypeError) as error:
             return {"exception": RuntimeError(str(error))}
         if output.is_error:
