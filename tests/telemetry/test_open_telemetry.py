@@ -11,6 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.context.contexts import Counting, look_up
 
 from treadle import Agent, Policy, ScriptedModel, ToolContext, open_journal, tool
 from treadle.core import events as e
@@ -237,6 +238,38 @@ async def test_a_resumed_turn_is_linked_to_its_first_part(lab: Lab) -> None:
     assert [link.context.span_id for link in turn.links] == [first.context.span_id]
     assert [link.context.trace_id for link in turn.links] == [first.context.trace_id]
     assert len(other.spans) == 3
+
+
+async def test_a_compaction_is_part_of_its_turn_or_of_the_next_one(lab: Lab) -> None:
+    answers = [answer(str(number)) for number in range(8)]
+    asking = agent(lab, *answers, policy=Policy(context_tokens=100_000))
+    async with asking.session() as session:
+        for _ in range(6):
+            await session.send("Hello. " * 50)
+        assert await session.compact() is not None
+        run = await session.send("More.")
+    turns = lab.named("invoke_agent")
+    assert has(turns[-1], treadle__cost_usd=0.5, gen_ai__usage__input_tokens=200)
+    assert sum([dict(span.attributes or {})["treadle.cost_usd"] for span in turns]) == run.cost_usd
+
+
+async def test_a_turn_that_compacts_its_context_says_so(lab: Lab) -> None:
+    asking = Agent(
+        Counting(window=4000),
+        tools=[look_up],
+        policy=Policy(context_tokens=4000),
+        journal="memory:",
+        hooks=[lab.hook],
+    )
+    async with asking.session() as session:
+        for number in range(8):
+            run = await session.send(f"What about rivers, number {number}?")
+    turns = [dict(span.attributes or {}) for span in lab.named("invoke_agent")]
+    found, *_ = [event for span in lab.named("invoke_agent") for event in span.events]
+    said = dict(found.attributes or {})
+    assert (found.name, said["treadle.reason"]) == ("treadle.context_compacted", "budget")
+    assert said["treadle.tokens_after"] < said["treadle.tokens_before"]
+    assert sum([turn["gen_ai.usage.input_tokens"] for turn in turns]) == run.usage.input_tokens
 
 
 async def test_a_fork_is_linked_and_gets_no_spans_of_what_it_copied(lab: Lab) -> None:

@@ -194,7 +194,7 @@ class _RunSpans:
                     attributes["treadle.caller.call.id"] = started.caller.call_id
             if name is not None:
                 attributes["gen_ai.agent.name"] = name
-            self._usage, self._spent, self._error_type, self._fell_back = Usage(), Tally(), None, False
+            self._error_type, self._fell_back = None, False
             self.turn_span = self._hook.tracer.start_span(
                 "invoke_agent" if name is None else f"invoke_agent {name}",
                 context,
@@ -252,6 +252,8 @@ class _RunSpans:
             if (cost_usd := self._spent.cost_usd) is not None:
                 span.set_attribute("treadle.cost_usd", cost_usd)
             self._end(span, at, error, code)
+            # What is used between two turns, such as by a compaction, belongs to the next one.
+            self._usage, self._spent = Usage(), Tally()
 
     def on_turn_completed(self, seq: int, body: e.TurnCompleted) -> None:
         is_failed = body.error is not None or body.stop_reason in _FAILED
