@@ -263,6 +263,17 @@ async def test_an_error_has_the_type_of_its_status(
     assert (refused.value.status_code, refused.value.code, refused.value.type) == (status, code, kind)
 
 
+async def test_a_client_is_not_advised_to_change_the_key_of_the_server(
+    tmp_path: Path, journal: Journal
+) -> None:
+    refusal = Reply({"error": {"message": "Incorrect API key provided"}}, 401)
+    async with relaying([refusal], tmp_path, journal) as (client, _):
+        with pytest.raises(openai.InternalServerError, match="refused the key of this server") as refused:
+            await client.chat.completions.create(model="far", messages=HELLO)
+    assert (refused.value.status_code, "check the key" in str(refused.value)) == (502, False)
+    assert "check the key" in (journal.runs()[0].error or "")
+
+
 async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path, journal: Journal) -> None:
     said = list(HELLO)
     for number, text in enumerate(("one", "two")):

@@ -459,6 +459,10 @@ def _explain(state: State) -> AskedModelError:
     if ending.stop_reason is StopReason.CONTEXT_OVERFLOW:
         return AskedModelError(message, 400, "context_length_exceeded")
     status = None if failure is None else failure.status
+    if status in (401, 403):
+        message = (
+            "the model's server refused the key of this server; its operator finds the reason in the run"
+        )
     if failure is None or status in (None, 401, 403) or not 400 <= (status or 0) < 600:
         is_users = failure is not None and failure.error_type in ("ConfigError", "UnsupportedPartError")
         status = 400 if is_users else 502
