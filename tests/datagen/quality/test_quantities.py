@@ -98,6 +98,8 @@ FORMS = [
     ("125 ‰", "number", 125, "‰"),
     ("12m 34s", "number", 12 + 34 / 60, "min"),
     ("an hour and 35 minutes", "number", 1 + 35 / 60, "hour"),
+    ("PT1H20M", "number", 80, "min"),
+    ("PT45S", "number", 0.75, "min"),
     ("1 m 85", "number", 1.85, "m"),
     ("09h34", "time", 9 * 60 + 34, "h"),
     ("12:34 min", "time", 12 * 60 + 34, "min"),

@@ -1,5 +1,5 @@
 """Dates among the figures of a text: in digits and words, by the week or day of the year, and by the distance from
-another date."""
+another date; and lengths of time as ISO 8601 writes them."""
 
 import re
 from collections.abc import Iterator
@@ -28,6 +28,7 @@ DAY_AFTER = re.compile(
     rf"(?:{_TO}(?P<to>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d))?(?:,?\s+(?P<y>[12]\d{{3}}|['’]\d\d)\b)?"
 )
 DAY_NUMBER = re.compile(lexicon("dates")["numbered"])
+_LENGTH = re.compile(r"PT(?=\d)(?:(?P<h>\d{1,4})H)?(?:(?P<m>\d{1,5})M)?(?:(?P<s>\d{1,6})S)?(?!\w)")
 _DAY_LIKE = re.compile(r"(?P<a>\d\d?)(?P<s>[./])(?P<b>\d\d?)(?!\d)")
 _COMPACT = re.compile(r"(?P<y>(?:19|20)\d\d)(?P<m>0[1-9]|1[0-2])(?P<d>0[1-9]|[12]\d|3[01])(?!\d)")
 
@@ -63,6 +64,13 @@ def read_days(month: int, found: re.Match[str], start: int) -> Iterator[Quantity
     )
     if found["to"]:
         yield to_date(month * 100.0 + int(found["to"]), found.start("to"), found.end(), year)
+
+
+def read_length(text: str, start: int) -> Iterator[Quantity]:
+    """Yield the length of time whose first digit is at `start`, as in `PT1H20M`, in minutes."""
+    if start > 1 and (found := _LENGTH.match(text, start - 2)) is not None:
+        minutes = sum([float(found[name] or 0) * size for name, size in (("h", 60), ("m", 1), ("s", 1 / 60))])
+        yield Quantity(QuantityKind.NUMBER, minutes, start, found.end(), minutes, minutes, "min")
 
 
 def shift_date(text: str, item: Quantity, numbers: dict[str, float]) -> Quantity:

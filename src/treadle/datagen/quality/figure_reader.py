@@ -19,6 +19,7 @@ from treadle.datagen.quality.figure_dates import (
     days_like,
     read_date,
     read_days,
+    read_length,
     shift_date,
     to_date,
 )
@@ -205,7 +206,7 @@ class _Reader:
         is_inside = is_inside and _CURRENCY.search(text, max(0, start - 5), start) is None
         if is_inside and not (before == "T" and not text[start - 2 : start - 1].isalpha()):
             self._end = _end_of_name(text, start)
-            return []
+            return list(read_length(text, start))
         if _PATH_FROM.match(text, start) is not None:
             self._end = _end_of_name(text, start)
             return []
