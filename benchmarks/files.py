@@ -6,7 +6,7 @@ from time import perf_counter
 from benchmarks.common import Figure, journal_path
 from treadle import Agent, Policy, ScriptedModel, open_journal, tool
 from treadle.core.events import SnapshotTaken
-from treadle.core.patches import load
+from treadle.core.texts.patches import load
 from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.journal.protocol import Journal
 from treadle.tools.context import ToolContext

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.common import Figure, add, journal_path
 from treadle import Agent, Policy, ScriptedModel, open_journal
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 
 STEPS, RUNS, SAMPLED, ADDED = 20, 32, 200, 40

@@ -31,8 +31,6 @@ from benchmarks.lies import KNOWN, Told, collect
 from treadle import Agent, open_journal, task_set
 from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.quality import statement_features
-from treadle.datagen.quality.doubts import Doubt, DoubtKind
 from treadle.datagen.quality.filters.grounding import (
     DOUBTFUL,
     Finding,
@@ -41,7 +39,9 @@ from treadle.datagen.quality.filters.grounding import (
     lenience,
 )
 from treadle.datagen.quality.protocol import Resources
-from treadle.datagen.quality.statements import StatementKind
+from treadle.datagen.quality.statements import statement_features
+from treadle.datagen.quality.statements.doubts import Doubt, DoubtKind
+from treadle.datagen.quality.statements.statements import StatementKind
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import load_row
 from treadle.tasks.files import TASK_SET

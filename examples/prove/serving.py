@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from treadle.core.errors import ConfigError
-from treadle.core.packed import pack_ids
+from treadle.core.tokens.packed import pack_ids
 from treadle.renderers.registry import load_renderer
 from treadle.testbed.engines import DrawnToken, EngineSettings, SampledAnswer, VllmApp
 from treadle.testbed.engines.answering_work import IdsRequest

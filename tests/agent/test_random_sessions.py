@@ -12,9 +12,9 @@ from tests.conftest import IS_FULL
 from treadle import Agent, ConfigError, Policy, ScriptedModel, Session, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import ContextOverflowError, ServerError
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.spec import MemorySpec
 from treadle.core.state import State, fold
-from treadle.core.transcript import check_transcript
 from treadle.core.types import Completion, Delivery, Request, Role, StopReason
 from treadle.knowledge.memory import Store, open_memory
 from treadle.models import TieredModel, call

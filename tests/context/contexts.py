@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from treadle import ScriptedModel, tool
 from treadle.core.errors import ContextOverflowError
-from treadle.core.estimates import weigh_message, weigh_tools
+from treadle.core.prompts.estimates import weigh_message, weigh_tools
 from treadle.core.types import UNREPORTED, Message, Role, ToolCall, Usage
 from treadle.models import call
 

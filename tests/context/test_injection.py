@@ -26,9 +26,9 @@ from treadle import Agent, ToolContext, tool
 from treadle.context.compaction_summary import ContextSummary, write_summary
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.fence import defuse, fence
-from treadle.core.foreign import let_in
 from treadle.core.log import Log
+from treadle.core.prompts.fence import defuse, fence
+from treadle.core.prompts.foreign import let_in
 from treadle.core.types import Artifact, Json, Message, Option, Request, Role, ToolCall, ToolSpec
 from treadle.export import load_row
 from treadle.formats import FORMATS, find_format, quote_result

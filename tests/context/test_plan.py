@@ -15,9 +15,9 @@ from treadle.context.compaction_summary import (
     request_summary,
     write_summary,
 )
-from treadle.core.estimates import weigh, weigh_message
-from treadle.core.prompting import compact, take_excerpt
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.estimates import weigh, weigh_message
+from treadle.core.prompts.prompting import compact, take_excerpt
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
 from treadle.tools.read_again import READ_MESSAGE, READ_RESULT
 

@@ -9,7 +9,7 @@ from tests.contract.test_dialect import SPEC, WIRES, connect, has_calls, plain, 
 from tests.models.server import serve
 
 from treadle.core.log import Log
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.models import Watch
 

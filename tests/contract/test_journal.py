@@ -41,7 +41,7 @@ from treadle.core.inbox import (
     Withdraw,
 )
 from treadle.core.lineage import Caller, Parent, TaskRef
-from treadle.core.patches import Version, store_next
+from treadle.core.texts.patches import Version, store_next
 from treadle.core.types import Artifact, Completion, FileDelta, FinishReason, Message, Role, StopReason, Usage
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal

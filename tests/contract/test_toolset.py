@@ -19,7 +19,7 @@ from tests.tools.web import Asked, serve
 from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
 from treadle.core.asking import Question
 from treadle.core.errors import ServerError
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import (
     Effect,
     Request,

@@ -14,7 +14,7 @@ from treadle.core.decide import decide
 from treadle.core.limits import can_ask_again
 from treadle.core.lineage import Caller, Child
 from treadle.core.policy import Approval, Autonomy, InDoubt, Policy
-from treadle.core.prompting import count_prompt
+from treadle.core.prompts.prompting import count_prompt
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import ESCALATED, State, Status, apply
 from treadle.core.steering import count_messages

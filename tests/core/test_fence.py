@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from treadle.core.fence import fence
+from treadle.core.prompts.fence import fence
 
 MARK = re.compile(r"<(/?)(\w+-[0-9a-f]{10})([^>]*)>")
 

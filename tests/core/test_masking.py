@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.core.masking import (
+from treadle.core.texts.masking import (
     MIN_SECRET_CHARS,
     Mask,
     forms_of,

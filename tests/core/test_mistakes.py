@@ -3,7 +3,7 @@
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from treadle.core.mistakes import Keys
+from treadle.core.texts.mistakes import Keys
 
 
 class Form(BaseModel):

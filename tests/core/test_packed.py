@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.core import events as e
-from treadle.core.packed import (
+from treadle.core.state import fold
+from treadle.core.tokens.packed import (
     as_packed,
     count_packed,
     count_shared,
@@ -18,8 +19,7 @@ from treadle.core.packed import (
     unpack_ids,
     unpack_logprobs,
 )
-from treadle.core.state import fold
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Role
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.core.errors import JournalError
-from treadle.core.patches import Patch, Version, load, read_patch, store_next
+from treadle.core.texts.patches import Patch, Version, load, read_patch, store_next
 
 
 def digest_of(content: bytes) -> str:

@@ -7,10 +7,10 @@ from tests.core.histories import LIMITS, History, find_fault, histories
 from treadle.core import events as e
 from treadle.core.asking import open_questions
 from treadle.core.decide import decide
-from treadle.core.prompting import count_prompt, find_room
+from treadle.core.prompts.prompting import count_prompt, find_room
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.replay import replay
 from treadle.core.state import State, Status, fold
-from treadle.core.transcript import check_transcript
 from treadle.core.types import Role, StopReason
 
 many = settings(

@@ -1,6 +1,6 @@
 """Estimates of tokens count everything that a request holds."""
 
-from treadle.core.estimates import weigh, weigh_message, weigh_tools
+from treadle.core.prompts.estimates import weigh, weigh_message, weigh_tools
 from treadle.core.types import Artifact, Message, Role, ToolCall, ToolSpec
 
 WORDS = "some words of a long text " * 20

@@ -15,7 +15,7 @@ from treadle import model
 from treadle.core.errors import ContextOverflowError
 from treadle.core.events import TextDelta
 from treadle.core.log import Log
-from treadle.core.packed import unpack_ids
+from treadle.core.tokens.packed import unpack_ids
 from treadle.core.types import UNREADABLE_CALL, FinishReason, Message, Request, Role, Settings, ToolSpec
 from treadle.http.transport import HttpTransport
 from treadle.models.config.logprobs_probe import find_logprobs_mode

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from tests.export.test_formats import rows
 
 from treadle import Agent, ExportError, open_journal
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Role, Usage
 from treadle.export import FORMATS, Row, encode_row, export_rows, load_row, read_row
 from treadle.models.scripted import ScriptedModel

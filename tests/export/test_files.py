@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.export.test_formats import NAMES, TOOLS, WHOLE, can_hold, rows
 
 from treadle import ConfigError, ExportError
-from treadle.core.documents import decode_document
+from treadle.core.texts.documents import decode_document
 from treadle.core.types import Message, Role, ToolCall
 from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, read_row
 from treadle.export.row_changes import RowOptions

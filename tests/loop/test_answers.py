@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from treadle import Agent, Policy, Run, tool
 from treadle.core import events as e
 from treadle.core.errors import AuthenticationError, ConfigError, RateLimitError
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import Completion, FinishReason, Message, OutputMode, Role, StopReason, Usage
 from treadle.journal.memory import MemoryJournal
 from treadle.models import RetryModel, ScriptedModel, call

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from treadle import Agent, Policy, Run, ScriptedModel, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import ProviderError, RateLimitError, ServerError, TransportError
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import Completion, Request, Role, StopReason, Usage
 from treadle.http.transport_errors import cannot_connect
 from treadle.journal.memory import MemoryJournal

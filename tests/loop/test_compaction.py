@@ -13,8 +13,8 @@ from treadle.context.compaction_summary import is_summary, read_summary
 from treadle.context.step_view import view_step
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.state import fold
-from treadle.core.transcript import check_transcript
 from treadle.core.types import Role, Usage
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call

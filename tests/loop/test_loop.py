@@ -29,11 +29,11 @@ from treadle.core.errors import (
     ServerError,
     ToolError,
 )
-from treadle.core.packed import unpack_ids
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.state import Status, fold
 from treadle.core.tally import count_lost
-from treadle.core.token_record import TokenRecord
-from treadle.core.transcript import check_transcript
+from treadle.core.tokens.packed import unpack_ids
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import (
     Completion,
     Effect,

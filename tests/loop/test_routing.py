@@ -20,10 +20,10 @@ from treadle.core.errors import (
 )
 from treadle.core.events import TextDelta
 from treadle.core.log import Log
-from treadle.core.packed import unpack_ids
 from treadle.core.spec import PartSpec
 from treadle.core.state import ESCALATED, fold
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.packed import unpack_ids
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal

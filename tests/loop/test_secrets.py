@@ -6,7 +6,7 @@ import pytest
 
 from treadle import Agent, RetryWithMessage, ScriptedModel, tool
 from treadle.core import events as e
-from treadle.core.masking import forms_of
+from treadle.core.texts.masking import forms_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.protocol import Attachment, ToolOutput

@@ -8,8 +8,8 @@ from tests.models.answers import answer, error
 from tests.models.server import Received, Reply, serve, sse, stream
 
 from treadle import Agent, Policy, model, tool
-from treadle.core.foreign import let_in
 from treadle.core.log import Log
+from treadle.core.prompts.foreign import let_in
 from treadle.core.types import Json, Message, Request, Role, StopReason, ToolCall, ToolErrorKind
 from treadle.models.dialects.anthropic.request import AnthropicModel
 from treadle.models.dialects.gemini.request import GeminiModel

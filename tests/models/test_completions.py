@@ -9,7 +9,7 @@ from tests.models.answers import Listener
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError, TransportError
 from treadle.core.events import TextDelta
 from treadle.core.log import Log
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import FinishReason, Message, Request, Role, Settings, ToolSpec, Usage
 from treadle.models import CompletionsModel, HttpResponse, InProcessTransport, Watch, model
 from treadle.models.dialects.completions import TEMPLATES

@@ -11,7 +11,7 @@ from tests.models.wire import ollama as wire
 from treadle import Agent, tool
 from treadle.core.errors import ConfigError, RequestError, ServerError, TransportError
 from treadle.core.log import Log
-from treadle.core.packed import unpack_logprobs
+from treadle.core.tokens.packed import unpack_logprobs
 from treadle.core.types import (
     UNREPORTED,
     FinishReason,

@@ -9,7 +9,7 @@ from tests.models.answers import REQUEST, USAGE, WEATHER_CALL, answer
 
 from treadle.core.errors import ConfigError, ProviderError, RateLimitError, ServerError
 from treadle.core.log import Log
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import (
     Completion,
     FinishReason,

@@ -12,7 +12,7 @@ from tests.models.server import End, Reply, serve, sse, stream
 
 from treadle.core.errors import ProviderError, RateLimitError, ServerError, TransportError
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, Usage
 from treadle.models import HttpResponse, HttpTransport, InProcessTransport, OpenAIChatModel, Watch, model
 

@@ -20,7 +20,7 @@ from treadle.core.errors import (
 )
 from treadle.core.events import ServerCallDelta, TextDelta
 from treadle.core.log import Log
-from treadle.core.packed import unpack_logprobs
+from treadle.core.tokens.packed import unpack_logprobs
 from treadle.core.types import (
     FinishReason,
     Message,

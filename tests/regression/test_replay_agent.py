@@ -14,7 +14,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import GiveResult
 from treadle.core.judgement import Judgement
 from treadle.core.spec import PartSpec
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Role
 from treadle.models.config.recipe import load_config
 from treadle.models.scripted import call

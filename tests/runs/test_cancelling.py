@@ -12,8 +12,8 @@ import pytest
 
 from treadle import Agent, ApprovalRequest, Policy, Run, ScriptedModel, ToolContext, tool
 from treadle.core.errors import ServerError
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.state import Status
-from treadle.core.transcript import check_transcript
 from treadle.core.types import Completion, Request
 from treadle.http.background import run_blocking
 from treadle.journal.memory import MemoryJournal, MemoryWriter

@@ -20,7 +20,7 @@ from treadle import Run
 from treadle.core.errors import ConfigError
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.access import hash_key
+from treadle.server.admission.access import hash_key
 from treadle.server.api_server import load_served, serve_api
 
 __all__ = ["journal"]

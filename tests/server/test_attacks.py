@@ -15,7 +15,7 @@ from tests.server.test_responses import journal, serving
 
 from treadle.core.events import digests_of
 from treadle.journal.protocol import Journal
-from treadle.server.access import hash_key
+from treadle.server.admission.access import hash_key
 
 __all__ = ["journal"]
 EVE = "Authorization: Bearer eves-key"

@@ -16,8 +16,8 @@ from treadle.core.types import Completion, FinishReason, Message, Role, Usage
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.models.config.tables import KeyTable
-from treadle.server.access import RequestRefused
-from treadle.server.budgets import OWNER, Budgets
+from treadle.server.admission.access import RequestRefused
+from treadle.server.admission.budgets import OWNER, Budgets
 
 __all__ = ["journal"]
 MESSAGES = [{"role": "user", "content": "hello"}]

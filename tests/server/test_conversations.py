@@ -21,7 +21,7 @@ from treadle.core.events import TurnStarted
 from treadle.core.types import Message, Role
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.access import ANYBODY, RequestRefused
+from treadle.server.admission.access import ANYBODY, RequestRefused
 from treadle.server.api_server import load_served
 from treadle.server.catalog import AgentCatalog
 from treadle.server.responses.request_items import CreateResponse

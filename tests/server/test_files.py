@@ -14,7 +14,7 @@ from tests.server.test_responses import serving
 
 from treadle import open_journal
 from treadle.journal.protocol import Journal
-from treadle.server.access import hash_key
+from treadle.server.admission.access import hash_key
 
 CONFIG = """
 [models.echo]

@@ -17,7 +17,14 @@ from treadle.journal.protocol import Journal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.begin import Beginning, run_first_turn
 from treadle.runs.options import Given
-from treadle.server.access import PRESENCE, LeavingWatch, Presence, RequestRefused, refuse, send_whole
+from treadle.server.admission.access import (
+    PRESENCE,
+    LeavingWatch,
+    Presence,
+    RequestRefused,
+    refuse,
+    send_whole,
+)
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.listening import listen, serve_app
 

@@ -16,7 +16,7 @@ from tests.viewer.sample_runs import make_hostile, make_tidy
 
 from treadle.journal.protocol import Journal
 from treadle.knowledge.memory import Draft, Store, open_memory
-from treadle.server.access import hash_key
+from treadle.server.admission.access import hash_key
 from treadle.viewer.bundle import NotBuiltError, encode_bundle, read_bundle
 
 __all__ = ["config", "journal"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import decode_document, is_yaml_name
 from treadle.core.types import Effect, ToolSpec
 from treadle.tools.schema.tool_definitions import (
     DefinitionLoss,

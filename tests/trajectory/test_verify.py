@@ -19,7 +19,7 @@ from treadle import (
     tool,
 )
 from treadle.core.errors import ServerError
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call

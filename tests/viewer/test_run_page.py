@@ -13,7 +13,7 @@ from tests.viewer.sample_runs import answer
 from tests.viewer.test_pages import press, show, text_of, wait, write
 
 from treadle import Agent, ScriptedModel
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.journal.protocol import Journal
 from treadle.knowledge.memory import Draft, Store, open_memory
 

@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.context.compaction_summary import ContextSummary, is_summary, write_summary
-from treadle.core.estimates import weigh, weigh_message, weigh_part
 from treadle.core.parts import describe
-from treadle.core.prompting import forget, take_excerpt
+from treadle.core.prompts.estimates import weigh, weigh_message, weigh_part
+from treadle.core.prompts.prompting import forget, take_excerpt
 from treadle.core.types import Artifact, Message, Role
 from treadle.tools.read_again import READ_MESSAGE, READ_RESULT, cut_out, cut_parts
 

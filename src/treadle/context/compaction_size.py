@@ -11,9 +11,9 @@ from treadle.context.compaction_plan import Plan, Seen, Sizes
 from treadle.context.compaction_summary import ContextSummary, list_results, read_summary, write_summary
 from treadle.core import events as e
 from treadle.core.errors import TreadleError
-from treadle.core.estimates import weigh_message, weigh_tools
 from treadle.core.policy import Policy
-from treadle.core.prompting import compact, find_room, forget
+from treadle.core.prompts.estimates import weigh_message, weigh_tools
+from treadle.core.prompts.prompting import compact, find_room, forget
 from treadle.core.state import State
 from treadle.core.types import Completion, Message, Role, ToolSpec, Usage, Window
 from treadle.models.protocol import Model, context_tokens_of, innermost, output_tokens_of

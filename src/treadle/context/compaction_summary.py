@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from treadle.core.documents import read_data
-from treadle.core.estimates import weigh
-from treadle.core.fence import fence
 from treadle.core.log import Log
+from treadle.core.prompts.estimates import weigh
+from treadle.core.prompts.fence import fence
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Message, Request, Role
 from treadle.tools.read_again import READ_RESULT
 

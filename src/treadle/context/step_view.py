@@ -7,8 +7,8 @@ from msgspec import Struct
 from treadle.context.compaction_summary import is_summary
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.estimates import weigh_message, weigh_tools
-from treadle.core.prompting import find_kept, find_room, take_excerpt
+from treadle.core.prompts.estimates import weigh_message, weigh_tools
+from treadle.core.prompts.prompting import find_kept, find_room, take_excerpt
 from treadle.core.state import State, advance
 from treadle.core.types import UNREPORTED, Message, Usage, Window
 

@@ -7,7 +7,7 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.actions import Append, AskUser, CheckAnswer, tell
 from treadle.core.asking import FindFault, ask_by_marker, final_text
-from treadle.core.documents import UNREADABLE
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Fault, FinishReason, Message, OutputSpec, Role, StopReason
 
 if TYPE_CHECKING:

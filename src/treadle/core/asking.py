@@ -19,8 +19,8 @@ from msgspec.structs import force_setattr
 
 from treadle.core import events as e
 from treadle.core.actions import Append, AskUser, tell
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json, Option
 
 if TYPE_CHECKING:

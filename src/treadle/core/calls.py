@@ -23,7 +23,7 @@ from treadle.core.asking import leave_out_wait, open_questions, withdraw
 from treadle.core.limits import charge, count_call, is_past_deadline, refuse_over_limit, refuse_over_retries
 from treadle.core.parts import parts_among
 from treadle.core.policy import Approval, InDoubt
-from treadle.core.prompting import add_message
+from treadle.core.prompts.prompting import add_message
 from treadle.core.types import Effect, Message, Role, StopReason, ToolCall, ToolErrorKind, ToolResult
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from treadle.core.answering import (
 )
 from treadle.core.calls import decide_calls, wait_for_results
 from treadle.core.limits import can_ask_again, check_limits, is_past_deadline
-from treadle.core.prompting import (
+from treadle.core.prompts.prompting import (
     MOST_OVERFLOWS,
     blame_overflow,
     count_prompt,

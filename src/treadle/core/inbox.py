@@ -18,9 +18,9 @@ from treadle.core.actions import Append
 from treadle.core.asking import Answer, FindFault, open_questions, read_answer
 from treadle.core.calls import abandon_turn, external_calls, waiting_calls
 from treadle.core.decide import decide
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, Status
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Delivery, Message, ToolErrorKind, ToolResult
 
 RESERVED = "treadle."

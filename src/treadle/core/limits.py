@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from treadle.core.actions import Append
 from treadle.core.answering import announce_limit, end_turn
-from treadle.core.prompting import guess_next_tokens
+from treadle.core.prompts.prompting import guess_next_tokens
 from treadle.core.types import Fault, StopReason, ToolCall, ToolErrorKind, ToolResult, Usage
 
 if TYPE_CHECKING:

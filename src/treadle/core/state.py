@@ -24,7 +24,7 @@ from treadle.core.limits import Spent, charge, charge_reserved
 from treadle.core.log import Log
 from treadle.core.parts import leave_out_refused
 from treadle.core.policy import Policy
-from treadle.core.prompting import (
+from treadle.core.prompts.prompting import (
     PromptSize,
     Shown,
     add_message,

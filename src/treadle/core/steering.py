@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core import events as e
 from treadle.core.limits import check_limits
-from treadle.core.prompting import say
+from treadle.core.prompts.prompting import say
 from treadle.core.types import Delivery, Message
 
 if TYPE_CHECKING:

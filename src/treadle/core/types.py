@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.log import Log
-from treadle.core.logprobs_mode import LogprobsMode, has_policy_logprobs
-from treadle.core.token_record import Prior, TokenRecord
+from treadle.core.tokens.logprobs_mode import LogprobsMode, has_policy_logprobs
+from treadle.core.tokens.token_record import Prior, TokenRecord
 
 Json: TypeAlias = Any
 """A JSON value as `msgspec.json` decodes it. It is the type of provider data that Treadle has no type for."""

@@ -3,9 +3,9 @@
 from pathlib import PurePath
 from typing import Any
 
-from treadle.core.documents import read_data
-from treadle.core.places import Document, Mapped
 from treadle.core.registry import did_you_mean, name_known
+from treadle.core.texts.documents import read_data
+from treadle.core.texts.places import Document, Mapped
 from treadle.core.types import Json
 from treadle.jobs.foreign_keys import KeyMapper
 

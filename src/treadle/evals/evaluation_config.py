@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.places import KeyPath, Problem
 from treadle.core.registry import name_known
+from treadle.core.texts.places import KeyPath, Problem
 from treadle.core.types import Json
 from treadle.evals.deepfabric_evaluations import map_deepfabric_evaluation
 from treadle.jobs.ledger import PlannedItem

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from treadle.core.errors import ExportError
-from treadle.core.foreign import as_seen
+from treadle.core.prompts.foreign import as_seen
 from treadle.core.types import Fault, Json, Message, StopReason, ToolSpec, Usage
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER

@@ -21,12 +21,12 @@ from treadle.core.events import (
     RunStarted,
     ToolCompleted,
 )
-from treadle.core.foreign import as_seen
-from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
+from treadle.core.prompts.foreign import as_seen
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.state import State, fold
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.packed import ID_BYTES, as_packed, pack_logprobs
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.tool_cache import ToolCache
-from treadle.core.transcript import check_transcript
 from treadle.core.types import (
     UNREPORTED,
     Effect,

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, FormatError
-from treadle.core.fence import defuse
+from treadle.core.prompts.fence import defuse
 from treadle.core.registry import Registry
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Message, ToolSpec
 from treadle.formats.scanner.base import Format
 from treadle.formats.scanner.markers import Reader

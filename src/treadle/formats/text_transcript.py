@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from treadle.core.errors import FormatError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.foreign import let_in, make_own
+from treadle.core.prompts.foreign import let_in, make_own
 from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats.parsing import IncrementalParser, find_format, quote_result, render, render_tools
 from treadle.formats.scanner.parsed import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, NoResultError, ToolError
-from treadle.core.masking import hide_in_url
+from treadle.core.texts.masking import hide_in_url
 from treadle.http import transport_errors
 from treadle.http.plain.dial import look_up, read_address
 from treadle.http.reqwest import (

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.core.masking import MASK, is_secret_name
+from treadle.core.texts.masking import MASK, is_secret_name
 from treadle.core.types import Json
 from treadle.tools.toolset_parts import may_hold_secret
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from treadle.core.places import Document, KeyPath, Mapped, Problem
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.places import Document, KeyPath, Mapped, Problem
 from treadle.core.types import Json
 
 NEAR = 0.75

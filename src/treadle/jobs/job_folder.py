@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import MASK, hide_password
+from treadle.core.texts.masking import MASK, hide_password
 from treadle.jobs.config_changes import find_changes, hide_toolset
 from treadle.jobs.job import JobOptions
 from treadle.jobs.ledger import Ledger

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import LimitReachedError, ProviderError
 from treadle.core.limits import guess_cost_usd
-from treadle.core.prompting import guess_next_tokens
+from treadle.core.prompts.prompting import guess_next_tokens
 from treadle.core.types import Completion, Message, Request, Usage
 from treadle.jobs.ledger import Ledger, PlannedItem
 from treadle.jobs.sections import LimitSection

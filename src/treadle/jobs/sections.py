@@ -15,12 +15,12 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from treadle.core.documents import apply_changes
 from treadle.core.errors import ConfigError
-from treadle.core.mistakes import Keys
-from treadle.core.places import OPTIONS, Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import apply_changes
+from treadle.core.texts.mistakes import Keys
+from treadle.core.texts.places import OPTIONS, Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.types import Json
 from treadle.journal.named_files import explain_unread
 from treadle.models.config.described import Described

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from treadle.core.errors import JournalError
-from treadle.core.patches import ReadStored, read_patch
+from treadle.core.texts.patches import ReadStored, read_patch
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER, RunFilter
 

@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import JournalError, RunExistsError, RunNotFoundError
-from treadle.core.patches import load, read_patch
+from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.patches import load, read_patch
 from treadle.journal.protocol import Journal
 from treadle.journal.tables.table_rows import seed_of
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from treadle.core import events as e
-from treadle.core.estimates import CHARS_PER_TOKEN, count_chars, guess_of_chars
 from treadle.core.inbox import RESERVED
+from treadle.core.prompts.estimates import CHARS_PER_TOKEN, count_chars, guess_of_chars
 from treadle.core.state import Status, fold
 from treadle.core.tally import Charge, charge_of
 from treadle.core.turns import TurnFold, find_handlers

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, Posted, decode_message, encode_message, kind_of, last_taken
-from treadle.core.patches import load
+from treadle.core.texts.patches import load
 from treadle.core.turns import RESUME
 from treadle.http.locks import new_lock
 from treadle.journal.deletion import digests_in, find_unused

@@ -17,9 +17,9 @@ from treadle.context.compaction_summary import fit_summary, read_summary, reques
 from treadle.core import events as e
 from treadle.core.actions import Compact
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.core.estimates import weigh, weigh_message
 from treadle.core.limits import find_exceeded, guess_cost_usd
-from treadle.core.prompting import count_prompt, guess_next_tokens, make_request
+from treadle.core.prompts.estimates import weigh, weigh_message
+from treadle.core.prompts.prompting import count_prompt, guess_next_tokens, make_request
 from treadle.core.state import State
 from treadle.core.types import UNREPORTED, Completion, Request, Usage
 from treadle.loop.calls.workbench import Workbench

@@ -23,12 +23,12 @@ from treadle.core.errors import (
     UnsupportedPartError,
 )
 from treadle.core.limits import can_ask_again, guess_cost_usd
-from treadle.core.packed import ID_BYTES, as_packed, count_shared
 from treadle.core.parts import describe, digests_of_parts
-from treadle.core.prompting import count_prompt, find_room, guess_next_tokens, make_request
+from treadle.core.prompts.prompting import count_prompt, find_room, guess_next_tokens, make_request
 from treadle.core.state import State
 from treadle.core.steering import count_messages
-from treadle.core.token_record import Prior, TokenRecord
+from treadle.core.tokens.packed import ID_BYTES, as_packed, count_shared
+from treadle.core.tokens.token_record import Prior, TokenRecord
 from treadle.core.types import Artifact, Fault, Message, Request, Role, StopReason, ToolCall, Usage
 from treadle.journal.protocol import Clock
 from treadle.loop.compaction import count_tokens

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.actions import Infer
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.core.prompting import make_request
+from treadle.core.prompts.prompting import make_request
 from treadle.core.state import ESCALATED, State
 from treadle.core.tally import UNKNOWN, charge_of
 from treadle.core.types import Fault, Route, StopReason

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.masking import hide_keys, mask_of
 from treadle.core.state import Status
+from treadle.core.texts.masking import hide_keys, mask_of
 from treadle.core.types import StopReason
 from treadle.export.whole import write_whole
 from treadle.journal.jsonl import export_run, import_lines

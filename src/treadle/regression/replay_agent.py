@@ -17,7 +17,7 @@ from treadle.core import events as e
 from treadle.core.asking import Answer, Question
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import Steer
-from treadle.core.prompting import make_request
+from treadle.core.prompts.prompting import make_request
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Completion, Delivery, Json, Message, Request

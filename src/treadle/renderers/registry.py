@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import parse_qsl
 
-from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.places import KeyPath, Problem
+from treadle.core.texts.places import KeyPath, Problem
 from treadle.jobs.ledger import JobCounts, LedgerEntry, PlannedItem
 from treadle.jobs.sections import (
     AttemptSection,

@@ -1,11 +1,11 @@
 """The router `cascade`, which asks the weakest tier first and checks its answer before it is used."""
 
 from treadle.core.answering import strip_answer
-from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError, TreadleError
-from treadle.core.fence import fence
 from treadle.core.judgement import Verdict
 from treadle.core.log import Log
+from treadle.core.prompts.fence import fence
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import UNREADABLE_CALL, Completion, FinishReason, Message, Request, Role, Route
 from treadle.models.protocol import Model, Watch
 from treadle.routing.judging.inabilities import find_refusal, gives_up

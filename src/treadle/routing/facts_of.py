@@ -6,8 +6,8 @@ from math import ceil
 from msgspec.structs import replace
 
 from treadle.core.errors import UnsupportedPartError
-from treadle.core.estimates import weigh, weigh_part, weigh_tools
-from treadle.core.prompting import count_prompt
+from treadle.core.prompts.estimates import weigh, weigh_part, weigh_tools
+from treadle.core.prompts.prompting import count_prompt
 from treadle.core.state import State
 from treadle.core.types import Artifact, Role, ToolSpec, Usage
 from treadle.models.protocol import check_parts, estimate_cost_usd

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from treadle.core.errors import SandboxError
-from treadle.core.patches import ReadStored, Version, load, store_next
+from treadle.core.texts.patches import ReadStored, Version, load, store_next
 from treadle.core.types import FileDelta
 from treadle.http.locks import new_lock
 from treadle.sandbox.paths import folders_of, normalize_file

@@ -17,7 +17,7 @@ from treadle.core.errors import (
     RequestError,
     ServerError,
 )
-from treadle.core.fence import fence
+from treadle.core.prompts.fence import fence
 from treadle.core.turns import is_retriable
 from treadle.core.types import Effect, Fault, Json, Message, Role, StopReason, ToolCall, ToolErrorKind
 from treadle.journal.protocol import Journal

@@ -26,14 +26,14 @@ from treadle.core.errors import (
     SandboxError,
     TreadleError,
 )
-from treadle.core.mistakes import Keys
-from treadle.core.places import Problem
+from treadle.core.texts.mistakes import Keys
+from treadle.core.texts.places import Problem
 from treadle.models.config.tables import ServeTable
-from treadle.server.access import Gate, RequestRefused, error_body, kind_of
+from treadle.server.admission.access import Gate, RequestRefused, error_body, kind_of
+from treadle.server.admission.idempotency import Idempotency
 from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
 from treadle.server.gateway.wires import Gateway, GatewayErrors
-from treadle.server.idempotency import Idempotency
 from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
 from treadle.server.routes import (

@@ -12,7 +12,7 @@ from treadle.journal.protocol import Journal
 from treadle.models.config.recipe import Config, load_config
 from treadle.models.config.tables import ConfigFile, KeyTable, ServeTable
 from treadle.models.config.toml_file import REMEDY
-from treadle.server.access import LOCAL_HOSTS
+from treadle.server.admission.access import LOCAL_HOSTS
 from treadle.server.listening import listen, serve_app
 from treadle.viewer.viewed_data import ViewedData
 
@@ -57,7 +57,7 @@ def load_viewed(config: Config, viewed: ViewedData) -> Served:
     A configuration that was found and needs trust is left out.
     """
     require("fastapi", "serve")
-    from treadle.server.access import new_key
+    from treadle.server.admission.access import new_key
     from treadle.server.catalog import names_of
     from treadle.server.run_host import VIEWED
 

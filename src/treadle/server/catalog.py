@@ -24,7 +24,7 @@ from treadle.models.config.recipe import Config
 from treadle.models.config.tables import AgentTable
 from treadle.models.wire.served import AUTO, NONE, REQUIRED, make_text_tool
 from treadle.runs.options import Face, read_context
-from treadle.server.given_servers import MCP, GivenServer, approvals_of, open_servers
+from treadle.server.admission.given_servers import MCP, GivenServer, approvals_of, open_servers
 from treadle.tools.client_tools import ClientTools
 from treadle.tools.mcp.client_servers import ClientServers
 from treadle.tools.resolve import place_in

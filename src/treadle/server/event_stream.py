@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 
 from treadle.core.errors import RunNotFoundError
 from treadle.core.types import Json
-from treadle.server.access import LeavingWatch, Receive, Scope, Send
+from treadle.server.admission.access import LeavingWatch, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from treadle.server.run_host import RunHost

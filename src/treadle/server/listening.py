@@ -12,7 +12,7 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
 from treadle.models.dialects.anthropic.served import write_error
-from treadle.server.access import PRESENCE, Presence, error_body, is_of_anthropic
+from treadle.server.admission.access import PRESENCE, Presence, error_body, is_of_anthropic
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.server.access import ApiCaller, Receive, Scope, Send
+from treadle.server.admission.access import ApiCaller, Receive, Scope, Send
 from treadle.server.run_host import RunHost
 
 REQUEST_LOG = "treadle.server.requests"

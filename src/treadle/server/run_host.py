@@ -29,11 +29,11 @@ from treadle.runs.options import Given
 from treadle.runs.recording import record, take_in_rest
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused, no_such
-from treadle.server.budgets import OWNER, Budgets
+from treadle.server.admission.access import ApiCaller, RequestRefused, no_such
+from treadle.server.admission.budgets import OWNER, Budgets
+from treadle.server.admission.given_servers import end_without_servers
 from treadle.server.catalog import AgentCatalog
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
-from treadle.server.given_servers import end_without_servers
 from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker

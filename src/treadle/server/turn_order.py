@@ -27,8 +27,8 @@ from treadle.runs.options import Given, SendOptions, SessionOptions, check_histo
 from treadle.runs.recording import Sent, user_message
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused
-from treadle.server.idempotency import KeyedRequest
+from treadle.server.admission.access import ApiCaller, RequestRefused
+from treadle.server.admission.idempotency import KeyedRequest
 from treadle.server.responses.response_fold import is_wait
 from treadle.server.run_host import BegunTurn, RunHost
 

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.runs.task import Grade
 from treadle.tasks.draws import Draw, Wording, fraction

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Message, Role
 
 MAX_REPLIES = 8

@@ -5,7 +5,7 @@ They are one JSON object between the lines `<facts>` and `</facts>`.
 
 from collections.abc import Mapping, Sequence
 
-from treadle.core.documents import decode_or
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json, Message, Role
 
 Facts = Mapping[str, Json]

@@ -8,10 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.asking import Answerable, Question
-from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
-from treadle.core.masking import Mask
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import decode_or
+from treadle.core.texts.masking import Mask
 from treadle.core.types import Json, ToolCall, ToolSpec
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json
 from treadle.tools.function.decorator import as_tool, check_tool_name, is_tool
 from treadle.tools.protocol import Tool, ToolLike

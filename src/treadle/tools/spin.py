@@ -16,10 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.foreign import let_in_tool
-from treadle.core.masking import hide_in_url
+from treadle.core.prompts.foreign import let_in_tool
 from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec
+from treadle.core.texts.masking import hide_in_url
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of

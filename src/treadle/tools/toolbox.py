@@ -7,8 +7,8 @@ from typing import Any, get_origin, is_typeddict
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import mask_of
 from treadle.core.policy import Policy
+from treadle.core.texts.masking import mask_of
 from treadle.core.types import ToolSpec
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Tool

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from treadle.context.step_view import view_step
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER, RunFilter, RunInfo

@@ -11,7 +11,7 @@ from tests.trajectory.tokens.engine import TemplateModel, decode, say, think
 
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.spec import PartSpec
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason
 from treadle.renderers.registry import load_renderer
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from treadle.core.errors import ToolError
-from treadle.core.estimates import guess_tokens
+from treadle.core.prompts.estimates import guess_tokens
 from treadle.core.types import Effect, StopReason
 from treadle.journal import open_journal
 from treadle.knowledge.memory import Author, Draft, Memory, MemoryToolset, Recaller, Store, open_memory

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from treadle.core.packed import pack_ids, pack_logprobs
+from treadle.core.tokens.packed import pack_ids, pack_logprobs
 from treadle.core.types import FinishReason, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated

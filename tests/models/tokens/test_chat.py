@@ -20,8 +20,8 @@ from tests.models.tokens.recorded import (
 
 from treadle.core.errors import ServerError
 from treadle.core.events import TextDelta
-from treadle.core.packed import unpack_logprobs
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.packed import unpack_logprobs
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import FinishReason, Settings
 from treadle.models import OpenAIChatModel, Watch, model
 from treadle.models.wire.token_records import make_record

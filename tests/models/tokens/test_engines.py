@@ -28,7 +28,7 @@ from treadle.core.errors import (
     ServerError,
     TransportError,
 )
-from treadle.core.packed import pack_ids, unpack_ids, unpack_logprobs
+from treadle.core.tokens.packed import pack_ids, unpack_ids, unpack_logprobs
 from treadle.core.types import FinishReason, Settings
 from treadle.models import model
 from treadle.models.protocol import Watch

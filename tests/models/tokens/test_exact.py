@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from treadle import Agent, model
 from treadle.core.events import InferenceCompleted
-from treadle.core.packed import ID_BYTES, pack_ids, pack_logprobs
+from treadle.core.tokens.packed import ID_BYTES, pack_ids, pack_logprobs
 from treadle.journal.memory import MemoryJournal
 from treadle.runs.task import load_task
 from treadle.testbed.engines import ENGINES, EngineApp, EngineKind, EngineSettings, export_tokenizer

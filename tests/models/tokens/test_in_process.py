@@ -8,7 +8,7 @@ from tests.environments import LateModule
 
 from treadle import Agent, Policy, model
 from treadle.core.errors import ConfigError, ContextOverflowError
-from treadle.core.packed import list_ids, unpack_logprobs
+from treadle.core.tokens.packed import list_ids, unpack_logprobs
 from treadle.core.types import FinishReason, Settings
 from treadle.journal.memory import MemoryJournal
 from treadle.models.protocol import Watch

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.tokens.recorded import LOGPROBS, VLLM_COMPLETION
 
-from treadle.core.packed import pack_ids
+from treadle.core.tokens.packed import pack_ids
 from treadle.models.tokens.protocol import PromptIds
 from treadle.models.wire import token_records as tokens
 from treadle.models.wire.token_records import KnownTexts, PromptCutter, encode_ids

@@ -16,10 +16,10 @@ from treadle.core.events import (
     ToolCompleted,
 )
 from treadle.core.log import Log
-from treadle.core.packed import pack_ids, unpack_ids, unpack_logprobs
 from treadle.core.parts import make_part
 from treadle.core.policy import Policy
-from treadle.core.token_record import Prior
+from treadle.core.tokens.packed import pack_ids, unpack_ids, unpack_logprobs
+from treadle.core.tokens.token_record import Prior
 from treadle.core.types import (
     UNREADABLE_CALL,
     FinishReason,

@@ -9,7 +9,7 @@ from tests.models.server import Reply, serve
 from tests.models.tokens.recorded import IDS, LOGPROBS, PROMPT, VLLM_COMPLETION, VLLM_COMPLETION_EVENTS, sse
 
 from treadle.core.errors import ConfigError, ServerError
-from treadle.core.packed import pack_logprobs, unpack_ids
+from treadle.core.tokens.packed import pack_logprobs, unpack_ids
 from treadle.core.types import FinishReason, Settings
 from treadle.models import OpenAIChatModel, RetryModel, ScriptedModel, Watch
 from treadle.models.tokens.control import SglangControl, VllmControl

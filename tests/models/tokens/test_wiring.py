@@ -15,8 +15,8 @@ from tests.renderers.kinds import make
 from treadle import Agent, Run, model, tool
 from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceCompleted
-from treadle.core.packed import unpack_ids
 from treadle.core.spec import PartSpec
+from treadle.core.tokens.packed import unpack_ids
 from treadle.core.types import Message, Role, ToolCall, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal

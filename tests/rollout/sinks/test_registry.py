@@ -11,7 +11,7 @@ from tests.trajectory.tokens.test_drift import agent
 
 from treadle import Agent, ConfigError, ExportError, ScriptedModel
 from treadle.core.events import Event
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, StopReason
 from treadle.export.groups import Group, Rollout
 from treadle.renderers.registry import load_renderer

@@ -12,7 +12,7 @@ from tests.export.token_formats.groups import make_rollout
 
 from treadle import Agent, ExportError, load_task
 from treadle.core.errors import ConfigError, TransportError
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Request, Role
 from treadle.export.groups import Rollout
 from treadle.models.protocol import Watch

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.models.protocol import Watch
 

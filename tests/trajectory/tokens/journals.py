@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.lineage import Caller, Child, Parent
-from treadle.core.packed import ID_BYTES, as_packed, count_shared, pack_ids
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.packed import ID_BYTES, as_packed, count_shared, pack_ids
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Completion, Fault, FinishReason, Message, Role, ToolResult, Usage
 
 

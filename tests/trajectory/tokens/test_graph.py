@@ -16,8 +16,8 @@ from tests.trajectory.tokens.journals import Sampled, Writer, join
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.core.lineage import Caller
-from treadle.core.packed import pack_ids, pack_logprobs, to_logprobs
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.packed import pack_ids, pack_logprobs, to_logprobs
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import FinishReason, Message, Role
 from treadle.trajectory.tokens import Drift, TokenGrade, TokenGraph, Trajectory, read_tokens
 

@@ -9,8 +9,8 @@ from tests.rollout.engines import ENDPOINTS, connect, engine
 
 from treadle import Agent
 from treadle.core.events import InferenceCompleted
-from treadle.core.routed_experts import RoutedExperts, join_experts
-from treadle.core.token_record import SamplingMask
+from treadle.core.tokens.routed_experts import RoutedExperts, join_experts
+from treadle.core.tokens.token_record import SamplingMask
 from treadle.export.groups import Rollout, load_rollout, make_group
 from treadle.export.token_exporter import sampled_mask
 from treadle.export.token_formats.prime_rl import encode_samples

@@ -5,7 +5,7 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.core.packed import ID_BYTES, pack_ids
+from treadle.core.tokens.packed import ID_BYTES, pack_ids
 from treadle.trajectory.tokens.drift import Trie, Vertex, find_parent
 
 IDS = st.lists(st.sampled_from((0, 1, 256)), max_size=6)

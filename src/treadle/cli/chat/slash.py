@@ -20,7 +20,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.events import TurnStarted
-from treadle.core.prompting import count_prompt, find_room
+from treadle.core.prompts.prompting import count_prompt, find_room
 from treadle.core.registry import did_you_mean
 from treadle.core.state import State
 

@@ -22,7 +22,7 @@ from treadle.cli.terminal.output import (
     write_count,
 )
 from treadle.core.errors import ConfigError
-from treadle.core.masking import hide_password
+from treadle.core.texts.masking import hide_password
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import DEFAULT_QUEUE
 from treadle.runs.retries import RetryPolicy
@@ -56,7 +56,7 @@ def serve(
         treadle serve --model mock:echo
         treadle serve --config treadle.toml --journal postgres://me@db.example/runs
     """
-    from treadle.server.access import new_key as make_key
+    from treadle.server.admission.access import new_key as make_key
     from treadle.server.api_server import load_served, serve_api, settle_memory
 
     if new_key is not None:

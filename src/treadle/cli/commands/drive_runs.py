@@ -27,10 +27,10 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.cli.terminal.view import make_view
-from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import TurnCompleted
 from treadle.core.state import Status, fold
+from treadle.core.texts.documents import decode_document, is_yaml_name
 from treadle.core.types import Json
 from treadle.journal.named_files import read_named
 from treadle.journal.protocol import Journal

@@ -11,8 +11,8 @@ from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import print_json, print_line, print_note, shorten
-from treadle.core.documents import is_yaml_name
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import is_yaml_name
 from treadle.journal.registry import open_journal
 from treadle.knowledge.memory.protocol import (
     REMEMBERED,

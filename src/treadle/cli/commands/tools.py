@@ -23,9 +23,9 @@ from treadle.cli.terminal.output import (
     spinner,
     write_count,
 )
-from treadle.core.documents import decode_document, is_yaml_name, read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import name_known, require
+from treadle.core.texts.documents import decode_document, is_yaml_name, read_data
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.tools.protocol import Tool
 from treadle.tools.schema.tool_definitions import (
@@ -38,7 +38,7 @@ from treadle.tools.schema.tool_definitions import (
 
 if TYPE_CHECKING:
     from treadle.sandbox.in_memory import MemorySandbox
-    from treadle.server.tool_sessions import ToolSessions
+    from treadle.server.tools.tool_sessions import ToolSessions
 
 
 def list_tools(
@@ -266,7 +266,7 @@ def serve(
     """
     from treadle.cli.jobs.run_files import read_mount
     from treadle.sandbox.in_memory import MemorySandbox
-    from treadle.server.tool_sessions import ToolSessions
+    from treadle.server.tools.tool_sessions import ToolSessions
 
     if has_spin and mcp is not None:
         raise ConfigError("--spin and --mcp each serve one protocol alone; leave out both to serve both")
@@ -277,13 +277,13 @@ def serve(
         max_sessions=max_sessions,
     )
     if mcp == "stdio":
-        from treadle.server.mcp_tools import serve_stdio
+        from treadle.server.tools.mcp_tools import serve_stdio
 
         execute(serve_stdio(sessions))
         return
     require("starlette", "serve")
     from treadle.server.listening import listen
-    from treadle.server.tool_app import serve_http
+    from treadle.server.tools.tool_app import serve_http
 
     listener, url = listen(host, port)
     protocols = [

@@ -24,7 +24,7 @@ from treadle.cli.terminal.output import (
     write_output,
 )
 from treadle.core.errors import ConfigError
-from treadle.core.masking import hide_password
+from treadle.core.texts.masking import hide_password
 from treadle.core.types import Json
 from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate, find_samples, make_plan
 from treadle.evals.evaluation_config import READER

@@ -14,8 +14,8 @@ from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
 from treadle.cli.options import common as o
 from treadle.cli.terminal.generation_plan import print_plan
 from treadle.cli.terminal.output import print_note, shorten, write_command
-from treadle.core.documents import read_change
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import read_change
 from treadle.datagen.config.estimate import estimate, measure_folder
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import check_plan, load_config

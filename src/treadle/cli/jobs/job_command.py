@@ -21,9 +21,9 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
-from treadle.core.documents import read_change
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
+from treadle.core.texts.documents import read_change
 from treadle.core.types import Json
 from treadle.jobs.job import JobEnd
 from treadle.jobs.progress import JobNotice, JobProgress

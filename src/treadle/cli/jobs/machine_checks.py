@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.core.errors import TreadleError
-from treadle.core.masking import hide_password
+from treadle.core.texts.masking import hide_password
 
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;(.*))?")
 _EXTRA = re.compile(r"extra == ['\"](.+?)['\"]")

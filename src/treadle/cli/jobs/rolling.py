@@ -17,7 +17,7 @@ from treadle.cli.terminal.output import (
     write_count,
 )
 from treadle.core.errors import ConfigError
-from treadle.core.masking import hide_password
+from treadle.core.texts.masking import hide_password
 from treadle.core.types import Json
 from treadle.rollout.rollout_config import READER
 from treadle.rollout.rollout_progress import GroupEnded

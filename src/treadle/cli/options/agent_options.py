@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from treadle.cli.options.option_groups import FieldGroup, FieldOptions, OptionGroup, declare_all
 from treadle.core.errors import ConfigError
-from treadle.core.masking import hide_in_url
 from treadle.core.policy import Approval, Policy, ToolLimits
+from treadle.core.texts.masking import hide_in_url
 from treadle.core.types import Effect, Settings
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from treadle.core.errors import ConfigError, MistakesError, TreadleError, UntrustedError
-from treadle.core.masking import hide_password
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.masking import hide_password
 from treadle.core.types import Json, Usage
 
 if TYPE_CHECKING:

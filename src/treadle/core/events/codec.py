@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import JournalError
 from treadle.core.events.asking import ApprovalDecided, ApprovalRequested, QuestionAnswered, QuestionAsked
 from treadle.core.events.body import VERSION, Body, Delta
@@ -17,6 +16,7 @@ from treadle.core.events.inference import InferenceCompleted, InferenceFailed, I
 from treadle.core.events.run import Noted, Rewarded, RunFinished, RunPaused, RunResumed, RunStarted
 from treadle.core.events.tool import SnapshotTaken, ToolCompleted, ToolStarted
 from treadle.core.events.turn import ContextCompacted, MessageInjected, TurnCompleted, TurnStarted
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Artifact, Completion, Message, ToolCall, ToolResult
 
 _LINE_CHARS = 160

@@ -7,9 +7,9 @@ from itertools import starmap
 from pathlib import Path
 
 from treadle.core.errors import TreadleError
-from treadle.core.places import Problem
 from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec
+from treadle.core.texts.places import Problem
 from treadle.datagen.config.estimate import Estimate, estimate, is_server, largest_prompts
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.config.roles import ROLES, try_models, used_roles

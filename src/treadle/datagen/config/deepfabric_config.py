@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.places import Document, Mapped
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.documents import read_data
+from treadle.core.texts.places import Document, Mapped
 from treadle.core.types import Json
 from treadle.jobs.foreign_keys import NEAR, KeyMapper
 from treadle.tools.schema.tool_definitions import parse_definitions

@@ -13,10 +13,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, TreadleError
-from treadle.core.estimates import CHARS_PER_TOKEN
+from treadle.core.prompts.estimates import CHARS_PER_TOKEN
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Usage
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.config.roles import used_roles

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import MASK, hide_fields
+from treadle.core.texts.masking import MASK, hide_fields
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import given_model, used_roles

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.places import Document, KeyPath, Mapped, Problem, parse_document
+from treadle.core.texts.places import Document, KeyPath, Mapped, Problem, parse_document
 from treadle.core.types import Json
 from treadle.datagen.config.config_schema import dump
 from treadle.datagen.config.config_schema import schema as make_schema

@@ -3,7 +3,7 @@
 from typing import get_args
 
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.places import Problem
+from treadle.core.texts.places import Problem
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.models.config.recipe import JobUse
 from treadle.models.config.recipe import load_config as load_models

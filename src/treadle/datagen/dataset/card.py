@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 import treadle
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder

@@ -18,9 +18,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, PublishError
 from treadle.core.registry import require
+from treadle.core.texts.documents import decode_document
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig, Topics
 from treadle.datagen.config.loading import read_config

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ExportError, JournalError, RunNotFoundError
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import Message, Role
 from treadle.datagen.config.generation_config import Conversation, GenerationConfig, OutputSection
 from treadle.datagen.config.loading import read_config

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import Any
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 
 _SPOKEN = re.compile(r"(?<![\w./\\-])[^\W\d_]+(?:['’][^\W\d_]+)*(?![\w/\\]|[.-]\w)")
 """A word that is not a part of a path or an identifier."""

@@ -12,7 +12,7 @@ from treadle.agent.agent import Agent
 from treadle.core.types import Fault, Json, Message, Role, Usage
 from treadle.datagen.conversations.dialogue import labels
 from treadle.datagen.quality.protocol import Candidate
-from treadle.datagen.quality.statements import AnswerStatement
+from treadle.datagen.quality.statements.statements import AnswerStatement
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.models.protocol import Model

@@ -6,7 +6,7 @@ from functools import cache
 
 from msgspec import Struct
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.datagen.config.generation_config import Personas
 from treadle.datagen.scenarios.scenario import UserPersona
 from treadle.tasks.draws import fraction, pick

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
 from treadle.datagen.quality.languages import pattern

@@ -5,7 +5,7 @@ Its answer is checked. If the answer has a fault, the writer is told the fault a
 
 from collections.abc import Mapping, Sequence
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.datagen.quality.exchanges import count_words
 from treadle.datagen.quality.languages import pattern
 from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario

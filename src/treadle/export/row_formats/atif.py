@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import ExportError
-from treadle.core.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
+from treadle.core.tokens.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from treadle.core.types import UNREPORTED, Json, Message, Role, ToolCall, Usage
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import write_compact

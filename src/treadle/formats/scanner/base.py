@@ -6,7 +6,7 @@ from functools import cache
 from json import JSONDecoder
 from typing import Any, ClassVar
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Json, Message, ToolCall, ToolSpec
 from treadle.formats.scanner.json_body import (
     SPACE,

@@ -19,7 +19,7 @@ from psycopg import Connection, Error, errors
 from psycopg.conninfo import conninfo_to_dict
 
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.masking import MASK, Mask
+from treadle.core.texts.masking import MASK, Mask
 from treadle.journal.postgres.arrays import adapt
 
 T = TypeVar("T")

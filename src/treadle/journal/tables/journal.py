@@ -23,7 +23,7 @@ from typing import Any, Generic, Self, TypeVar
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, encode_message, kind_of
-from treadle.core.patches import load
+from treadle.core.texts.patches import load
 from treadle.http.locks import renew_in_child
 from treadle.journal.follow import PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.estimates import guess_tokens
-from treadle.core.fence import fence
+from treadle.core.prompts.estimates import guess_tokens
+from treadle.core.prompts.fence import fence
 from treadle.core.registry import require
 from treadle.journal.named_files import explain_unread
 from treadle.knowledge.memory.protocol import Author, Draft, Store

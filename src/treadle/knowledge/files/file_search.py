@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.fence import fence
+from treadle.core.prompts.fence import fence
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.knowledge.files.attribute_filters import read_filter

@@ -3,7 +3,7 @@ other kinds do not fade."""
 
 import math
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.knowledge.memory.protocol import Author, Draft, Store
 
 MIN_CONFIDENCE = 0.8

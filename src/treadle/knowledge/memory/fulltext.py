@@ -18,7 +18,7 @@ from typing import NamedTuple
 import snowballstemmer
 from msgspec import Struct
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 
 _MAX_TERMS = 48
 _MAX_POSTINGS = 1500

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, MemoryRefusedError, ToolError
-from treadle.core.estimates import guess_tokens
-from treadle.core.fence import fence
+from treadle.core.prompts.estimates import guess_tokens
+from treadle.core.prompts.fence import fence
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, Recalled, RecalledItem
 from treadle.journal.protocol import Journal

@@ -16,11 +16,11 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from treadle.core.errors import ConfigError
-from treadle.core.mistakes import Keys
-from treadle.core.places import Document, KeyPath, Problem, parse_document
 from treadle.core.policy import Autonomy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import MemorySpec, PartSpec
+from treadle.core.texts.mistakes import Keys
+from treadle.core.texts.places import Document, KeyPath, Problem, parse_document
 from treadle.core.types import Json
 from treadle.journal.named_files import explain_unread
 from treadle.models.config.described import Described

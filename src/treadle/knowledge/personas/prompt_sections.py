@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from treadle.core.documents import read_data
-from treadle.core.estimates import guess_tokens
-from treadle.core.fence import neutralise
+from treadle.core.prompts.estimates import guess_tokens
+from treadle.core.prompts.fence import neutralise
+from treadle.core.texts.documents import read_data
 from treadle.knowledge.personas.persona import Claim, Fact, Persona
 from treadle.knowledge.protocol import PromptReport, SectionReport
 

@@ -16,12 +16,12 @@ import pydantic
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
-from treadle.core.documents import decode_or
 from treadle.core.errors import ConfigError
-from treadle.core.fence import fence
-from treadle.core.mistakes import Keys
-from treadle.core.places import Document, Problem, parse_document
+from treadle.core.prompts.fence import fence
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.documents import decode_or
+from treadle.core.texts.mistakes import Keys
+from treadle.core.texts.places import Document, Problem, parse_document
 from treadle.core.types import Json
 from treadle.journal.identity import Trust, read_trust
 from treadle.journal.named_files import suggest_path

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.estimates import guess_tokens
-from treadle.core.fence import fence
+from treadle.core.prompts.estimates import guess_tokens
+from treadle.core.prompts.fence import fence
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Json, ToolCall
 from treadle.journal.identity import Trust, record_trust
 from treadle.knowledge.skills.skill import FILE, Catalog, Skill, read_skill

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import SandboxError, ToolError
-from treadle.core.masking import Mask, mask_of
-from treadle.core.prompting import forget
+from treadle.core.prompts.prompting import forget
 from treadle.core.state import fold
+from treadle.core.texts.masking import Mask, mask_of
 from treadle.core.types import (
     UNREADABLE_CALL,
     Artifact,

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from treadle.core.errors import ConfigError
-from treadle.core.mistakes import Keys
 from treadle.core.registry import Registry, did_you_mean
+from treadle.core.texts.mistakes import Keys
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport, address_of
 from treadle.http.transport_errors import BASE_URL

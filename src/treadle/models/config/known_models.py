@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import hide_in_url
 from treadle.core.spec import PartSpec
+from treadle.core.texts.masking import hide_in_url
 from treadle.models.config.bare import providers
 from treadle.models.config.model_parts import demand_of
 from treadle.models.config.presets import find_preset, is_oracle, is_tiered, split_name

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ProviderError
 from treadle.core.log import Log
-from treadle.core.logprobs_mode import LogprobsMode
-from treadle.core.packed import unpack_ids, unpack_logprobs
+from treadle.core.texts.documents import read_data
+from treadle.core.tokens.logprobs_mode import LogprobsMode
+from treadle.core.tokens.packed import unpack_ids, unpack_logprobs
 from treadle.core.types import Json, Message, Request, Role, Settings
 from treadle.models.protocol import Model, Watch
 

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from treadle.core.masking import hide_fields
 from treadle.core.spec import PartSpec
+from treadle.core.texts.masking import hide_fields
 from treadle.core.types import Json
 from treadle.http.transport import address_of
 from treadle.models.config.bare import home_of, providers

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
+from treadle.core.texts.documents import read_data
 from treadle.models.wire.provider import Preset
 
 if TYPE_CHECKING:

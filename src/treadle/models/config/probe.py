@@ -8,11 +8,11 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.documents import decode_or, read_data
 from treadle.core.errors import ConfigError, ProviderError, RateLimitError, TransportError, TreadleError
 from treadle.core.log import Log
-from treadle.core.packed import count_packed, unpack_ids
-from treadle.core.token_record import TokenGrade
+from treadle.core.texts.documents import decode_or, read_data
+from treadle.core.tokens.packed import count_packed, unpack_ids
+from treadle.core.tokens.token_record import TokenGrade
 from treadle.core.types import (
     UNREADABLE_CALL,
     Completion,

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.logprobs_mode import LogprobsMode
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
+from treadle.core.tokens.logprobs_mode import LogprobsMode
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
 from treadle.journal.identity import Trust, read_trust

@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
-from treadle.core.mistakes import Keys
-from treadle.core.places import Document, KeyPath, Problem, parse_document
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.documents import decode_document, is_yaml_name
+from treadle.core.texts.mistakes import Keys
+from treadle.core.texts.places import Document, KeyPath, Problem, parse_document
 from treadle.core.types import Json
 from treadle.journal.identity import Trust, belongs_to_user, read_trust
 from treadle.journal.named_files import read_named, suggest_path

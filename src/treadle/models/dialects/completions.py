@@ -13,9 +13,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
-from treadle.core.foreign import let_in
+from treadle.core.prompts.foreign import let_in
+from treadle.core.texts.documents import read_data
 from treadle.core.types import UNREPORTED, Completion, Json, Message, OutputMode, Request, Role
 from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector

@@ -5,9 +5,9 @@ from typing import Protocol, overload
 
 from msgspec import Struct
 
-from treadle.core.packed import PackedIds, PackedLogprobs, count_packed, pack_ids, view_ids
-from treadle.core.routed_experts import RoutedExperts
-from treadle.core.token_record import SamplingMask
+from treadle.core.tokens.packed import PackedIds, PackedLogprobs, count_packed, pack_ids, view_ids
+from treadle.core.tokens.routed_experts import RoutedExperts
+from treadle.core.tokens.token_record import SamplingMask
 from treadle.core.types import FinishReason, Settings
 from treadle.models.protocol import Watch
 from treadle.models.wire.token_records import KnownTexts, encode_ids, join_ids

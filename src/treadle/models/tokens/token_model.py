@@ -13,10 +13,17 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TreadleError, UnsupportedPartError
 from treadle.core.events import Delta, TextDelta
-from treadle.core.masking import hide_fields
-from treadle.core.packed import as_packed, count_packed, list_ids, pack_logprobs, unpack_logprobs, view_ids
 from treadle.core.parts import describe
-from treadle.core.token_record import Prior, SamplingMask, TokenRecord
+from treadle.core.texts.masking import hide_fields
+from treadle.core.tokens.packed import (
+    as_packed,
+    count_packed,
+    list_ids,
+    pack_logprobs,
+    unpack_logprobs,
+    view_ids,
+)
+from treadle.core.tokens.token_record import Prior, SamplingMask, TokenRecord
 from treadle.core.types import (
     Artifact,
     Completion,

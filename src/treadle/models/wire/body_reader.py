@@ -14,9 +14,9 @@ from typing import NoReturn
 
 import msgspec
 
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ProviderError, ServerError, TransportError, retold
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json
 from treadle.http.sse import BOM, LineReader, SseReader
 from treadle.http.transport import StreamedAnswer

@@ -10,10 +10,10 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import UNREADABLE, decode_or
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TransportError
 from treadle.core.events import Delta
-from treadle.core.masking import hide_in_url
+from treadle.core.texts.documents import UNREADABLE, decode_or
+from treadle.core.texts.masking import hide_in_url
 from treadle.core.types import Json
 from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
 from treadle.models.protocol import Watch

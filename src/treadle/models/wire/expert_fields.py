@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from treadle.core.packed import count_packed
-from treadle.core.routed_experts import RoutedExperts
-from treadle.core.token_record import SamplingMask, TokenRecord
+from treadle.core.tokens.packed import count_packed
+from treadle.core.tokens.routed_experts import RoutedExperts
+from treadle.core.tokens.token_record import SamplingMask, TokenRecord
 from treadle.core.types import Json
 
 _WIDTHS = {"|u1": 1, "<u2": 2, "<i4": 4}

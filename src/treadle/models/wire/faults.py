@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import errors
-from treadle.core.documents import read_data
 from treadle.core.errors import ProviderError
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Json
 
 

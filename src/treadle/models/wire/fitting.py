@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.documents import UNREADABLE, read_data
+from treadle.core.texts.documents import UNREADABLE, read_data
 from treadle.core.types import Json
 
 INVALID_KEY = "INVALID_JSON"

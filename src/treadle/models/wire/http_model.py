@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError, TransportError
 from treadle.core.log import Log
-from treadle.core.masking import hide_fields
-from treadle.core.token_record import Prior
+from treadle.core.texts.masking import hide_fields
+from treadle.core.tokens.token_record import Prior
 from treadle.core.types import (
     UNREADABLE_CALL,
     Artifact,

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from treadle.core.errors import UnsupportedPartError
-from treadle.core.fence import fence, neutralise_foreign
-from treadle.core.foreign import let_in, make_own
 from treadle.core.log import Log
 from treadle.core.parts import base64_of, content_of, describe, make_part
+from treadle.core.prompts.fence import fence, neutralise_foreign
+from treadle.core.prompts.foreign import let_in, make_own
 from treadle.core.types import Artifact, Message, Role
 
 Contents: TypeAlias = Mapping[str, bytes]

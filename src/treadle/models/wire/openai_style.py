@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import UNREADABLE
-from treadle.core.packed import count_packed
-from treadle.core.token_record import Prior, TokenRecord
+from treadle.core.texts.documents import UNREADABLE
+from treadle.core.tokens.packed import count_packed
+from treadle.core.tokens.token_record import Prior, TokenRecord
 from treadle.core.types import Completion, FinishReason, Json, Message, Settings, ToolSpec, Usage
 from treadle.models.wire.provider import Preset, Price, TokenCounts, cost_of
 from treadle.models.wire.server import UnfinishedError, reason_of, reasons_of

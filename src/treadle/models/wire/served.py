@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Artifact, Json, Message, Role
 
 Settings: TypeAlias = dict[str, Json]

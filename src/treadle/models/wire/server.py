@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ProviderError, RateLimitError, RequestError
-from treadle.core.masking import MASK, Mask, secrets_of_url, words_of
+from treadle.core.texts.documents import read_data
+from treadle.core.texts.masking import MASK, Mask, secrets_of_url, words_of
 from treadle.core.types import FinishReason, Json
 from treadle.http.transport import address_of, origin_of
 from treadle.models.protocol import RateLimits

@@ -6,10 +6,10 @@ from math import nan
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
-from treadle.core.packed import ID_BYTES, count_packed, pack_ids, pack_logprobs
-from treadle.core.token_record import TokenRecord
+from treadle.core.texts.documents import UNREADABLE
+from treadle.core.tokens.packed import ID_BYTES, count_packed, pack_ids, pack_logprobs
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import Json
 
 _UNKNOWN = -9999.0

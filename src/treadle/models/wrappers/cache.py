@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Completion, FinishReason, Request, Usage
 from treadle.models.protocol import Model, Watch, pass_on
 from treadle.models.wrappers.wrapper import Wrapper

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
-from treadle.core.estimates import CHARS_PER_TOKEN
+from treadle.core.prompts.estimates import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request, Usage
 from treadle.http.locks import new_lock, new_reentrant_lock, renew_in_child
 from treadle.models.protocol import Model, RateLimits, Watch

@@ -11,8 +11,8 @@ from typing import Protocol
 from urllib.parse import parse_qsl
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import hide_password
 from treadle.core.registry import Registry, did_you_mean, name_known
+from treadle.core.texts.masking import hide_password
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, sampled_mask
 from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.protocol import Sink

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError, TreadleError
-from treadle.core.logprobs_mode import LogprobsMode
-from treadle.core.routed_experts import RoutedExperts
+from treadle.core.tokens.logprobs_mode import LogprobsMode
+from treadle.core.tokens.routed_experts import RoutedExperts
 from treadle.core.types import Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.engines.http_engine import make_generated

@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
 from treadle.core.errors import ConfigError, ServerError
-from treadle.core.logprobs_mode import LogprobsMode
+from treadle.core.tokens.logprobs_mode import LogprobsMode
 from treadle.core.types import Json
 from treadle.export.groups import EVALUATION, Rollout
 from treadle.export.token_formats.verl import write_output

@@ -12,15 +12,15 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from treadle.core.answering import strip_answer
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ConfigError, TreadleError
-from treadle.core.fence import fence
 from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
 from treadle.core.log import Log
 from treadle.core.policy import Approval, Autonomy, Policy
+from treadle.core.prompts.fence import fence
 from treadle.core.registry import Registry
 from treadle.core.spec import PartSpec
 from treadle.core.state import State
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role, ToolSpec, Usage
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, output_mode_of
 from treadle.routing.judging.clauses import read

@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import product
 from typing import Any
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 
 FILE, ADDRESS, QUOTE, CODE = "\ue000", "\ue001", "\ue002", "\ue003"
 """The characters that replace, in the prose of a message, the parts that are not the user's own words."""

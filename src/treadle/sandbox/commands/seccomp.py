@@ -10,7 +10,7 @@ import errno
 import os
 import struct
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 
 _CLONE, _SOCKET, _IOCTL = (56, 220), (41, 198), (16, 29)
 _NEW_NAMESPACES = 0x7E020000

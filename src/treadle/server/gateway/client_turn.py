@@ -44,11 +44,11 @@ from treadle.runs.options import Given, check_history
 from treadle.runs.recording import read_given, take_in_rest
 from treadle.runs.resume import go_on
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused, hide_servers
+from treadle.server.admission.access import ApiCaller, RequestRefused, hide_servers
+from treadle.server.admission.idempotency import KeyedRequest, new_run_id
 from treadle.server.catalog import ClientWish, check_choice
 from treadle.server.gateway.conversations import OPENING, ConversationDigest, Renewal, opening_of
 from treadle.server.gateway.gateway_host import GatewayHost
-from treadle.server.idempotency import KeyedRequest, new_run_id
 from treadle.server.responses.response_fold import ASK
 from treadle.server.responses.response_ids import run_named_by, wire_call_id
 from treadle.server.responses.response_turn import METADATA

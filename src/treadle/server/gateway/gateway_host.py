@@ -11,7 +11,7 @@ from treadle.core.state import Ending
 from treadle.core.types import Completion
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.catalog import ClientWish
 from treadle.server.gateway.conversations import Conversations
 

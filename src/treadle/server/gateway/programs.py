@@ -42,7 +42,7 @@ from treadle.runs.ensure import ensure_run
 from treadle.runs.options import Given, StreamOptions
 from treadle.runs.run import Run
 from treadle.runs.task import Grade, SimpleTask, Task, find_environment, keep_finite
-from treadle.server.access import (
+from treadle.server.admission.access import (
     ApiCaller,
     Receive,
     RequestRefused,

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.mistakes import Keys
 from treadle.core.state import fold
+from treadle.core.texts.mistakes import Keys
 from treadle.core.types import Json, Message, Role
 from treadle.models.wire.served import AUTO, NONE, ServedRequest, join_answers, read_fields
-from treadle.server.access import ApiCaller, no_such
+from treadle.server.admission.access import ApiCaller, no_such
 from treadle.server.catalog import client_tools
 from treadle.server.gateway.gateway_host import GatewayHost
 from treadle.server.responses.request_items import CreateResponse, RequestItems, TextOptions, read_items

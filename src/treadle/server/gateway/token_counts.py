@@ -5,13 +5,13 @@ from math import ceil
 from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
-from treadle.core.estimates import weigh, weigh_message, weigh_tools
+from treadle.core.prompts.estimates import weigh, weigh_message, weigh_tools
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.anthropic.request import AnthropicModel
 from treadle.models.protocol import innermost
 from treadle.models.wire.served import ServedRequest, read_fields
 from treadle.runs.agent_parts import AgentParts
-from treadle.server.access import Receive, Scope, Send, check_scope, read_body, send_whole
+from treadle.server.admission.access import Receive, Scope, Send, check_scope, read_body, send_whole
 from treadle.server.catalog import ClientWish
 from treadle.server.gateway.client_turn import AskedModelError
 from treadle.server.gateway.gateway_host import GatewayHost

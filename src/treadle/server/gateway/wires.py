@@ -20,7 +20,7 @@ from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
 from treadle.models.dialects.openai_responses import served as openai_responses
 from treadle.models.wire.served import ServedRequest
-from treadle.server.access import (
+from treadle.server.admission.access import (
     LeavingWatch,
     Receive,
     RequestRefused,
@@ -33,12 +33,12 @@ from treadle.server.access import (
     read_body,
     send_whole,
 )
+from treadle.server.admission.idempotency import KeyedRequest
 from treadle.server.event_stream import EventStream, to_sse, write_named
 from treadle.server.gateway import response_wire
 from treadle.server.gateway.client_turn import AskedModelError, ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.gateway.token_counts import COUNT_PATH, count_tokens
-from treadle.server.idempotency import KeyedRequest
 
 DirectAnswer: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[Any]]
 """What answers a request of ASGI, or returns the application that does. Raises: what prevents the answer, before

@@ -17,7 +17,7 @@ from treadle.core.events.narrowing import Item
 from treadle.core.types import Json, StopReason
 from treadle.journal.run_info import RunInfo
 from treadle.runs.run import Run
-from treadle.server.access import hide_servers
+from treadle.server.admission.access import hide_servers
 from treadle.server.turn_order import write_needs
 
 CONTEXT = "treadle.a2a_context"

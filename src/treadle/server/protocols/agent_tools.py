@@ -15,10 +15,10 @@ from treadle.core.inbox import Cancel
 from treadle.core.types import Effect, Json, ToolErrorKind, ToolResult, ToolSpec
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused, hide_servers
-from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
-from treadle.server.mcp_tools import make_server
+from treadle.server.admission.access import ApiCaller, RequestRefused, hide_servers
+from treadle.server.admission.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
+from treadle.server.tools.mcp_tools import make_server
 from treadle.server.turn_order import TurnOrder, find_before, plan_text, start_turn, write_needs
 from treadle.tools.schema.validation import ArgumentChecker
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from treadle.core import events as e
 from treadle.core.types import Artifact, Json, Message, Role
-from treadle.server.access import no_such
+from treadle.server.admission.access import no_such
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_fold import ResponseFold, is_wait
 from treadle.server.responses.response_ids import ResponseId, wire_call_id

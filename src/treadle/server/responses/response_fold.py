@@ -30,7 +30,7 @@ from treadle.models.dialects.openai_responses.response_writer import (
     client_call,
 )
 from treadle.models.dialects.openai_responses.served import write_usage
-from treadle.server.access import hide_servers
+from treadle.server.admission.access import hide_servers
 from treadle.server.responses.item_parts import (
     REPEATED,
     Echo,

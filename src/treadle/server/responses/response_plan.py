@@ -21,10 +21,10 @@ from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused, no_such
+from treadle.server.admission.access import ApiCaller, RequestRefused, no_such
+from treadle.server.admission.given_servers import read_given_servers, write_tool
 from treadle.server.catalog import ClientWish, check_choice, client_tools
 from treadle.server.gateway.conversations import digest_of
-from treadle.server.given_servers import read_given_servers, write_tool
 from treadle.server.responses.conversation_items import items_of_run
 from treadle.server.responses.item_parts import REPEATED, Echo
 from treadle.server.responses.request_items import (

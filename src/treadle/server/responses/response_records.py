@@ -21,7 +21,7 @@ from treadle.journal.hub import listen_together
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.runs.recording import delete_session
-from treadle.server.access import RequestRefused
+from treadle.server.admission.access import RequestRefused
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_ids import ResponseId
 from treadle.server.responses.response_part import PartReader

@@ -11,7 +11,7 @@ from treadle.core.inbox import Cancel
 from treadle.core.state import State
 from treadle.core.types import Json
 from treadle.loop.driver import Driver
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_fold import ResponseFold

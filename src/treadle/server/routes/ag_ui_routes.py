@@ -10,9 +10,9 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
+from treadle.server.admission.idempotency import keyed_request
 from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.gateway.wires import RUN_HEADER
-from treadle.server.idempotency import keyed_request
 from treadle.server.protocols.ag_ui_input import RunAgentInput, has_news, read_answers
 from treadle.server.protocols.ag_ui_stream import AgUiStream
 from treadle.server.responses.item_parts import Echo

@@ -18,9 +18,9 @@ from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.runs.begin import make_run_id
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused, no_such
-from treadle.server.budgets import OWNER
-from treadle.server.idempotency import keyed_request, new_run_id
+from treadle.server.admission.access import ApiCaller, RequestRefused, no_such
+from treadle.server.admission.budgets import OWNER
+from treadle.server.admission.idempotency import keyed_request, new_run_id
 from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
 from treadle.server.responses.request_items import AskedTurn, read_items
 from treadle.server.responses.response_ids import conversation_id, read_conversation_id, read_response_id

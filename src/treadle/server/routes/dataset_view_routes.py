@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
-from treadle.server.access import RequestRefused
+from treadle.server.admission.access import RequestRefused
 from treadle.server.routes.route_context import Checked, Fast, Name, Reader, TheHost, encode
 from treadle.trajectory.tokens.masks import check_mask_names
 from treadle.viewer.token_views import list_formats, view_export, view_tokens

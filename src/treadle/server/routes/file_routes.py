@@ -11,7 +11,7 @@ from pydantic import StringConstraints
 from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceFilter
 from treadle.knowledge.files.file_store import FILE, facts_of
-from treadle.server.idempotency import new_id
+from treadle.server.admission.idempotency import new_id
 from treadle.server.responses.conversation_items import page_of
 from treadle.server.routes.route_context import Fast, Name, Reader, Runner, TheHost
 

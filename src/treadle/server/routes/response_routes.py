@@ -14,7 +14,7 @@ from treadle.core.inbox import Cancel
 from treadle.core.types import Json
 from treadle.journal.resources import ResourceFilter
 from treadle.runs.recording import send
-from treadle.server.access import (
+from treadle.server.admission.access import (
     ApiCaller,
     LeavingWatch,
     Receive,
@@ -25,9 +25,9 @@ from treadle.server.access import (
     no_such,
     read_body,
 )
+from treadle.server.admission.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
-from treadle.server.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_items import CreateResponse

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.models.config.described import Described
-from treadle.server.access import ApiCaller, Receive, Scope, Send, check_scope
+from treadle.server.admission.access import ApiCaller, Receive, Scope, Send, check_scope
 from treadle.server.run_host import RunHost
 
 encode = msgspec.json.Encoder().encode

@@ -30,7 +30,7 @@ from treadle.core.types import Json, Role
 from treadle.journal.hub import SENT_BYTES, Heard, listen_together
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo, RunOrder
 from treadle.runs.recording import send
-from treadle.server.access import ApiCaller, RequestRefused, no_such
+from treadle.server.admission.access import ApiCaller, RequestRefused, no_such
 from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records

@@ -24,9 +24,9 @@ from treadle.runs.options import ForkOptions, Given
 from treadle.runs.recording import send, user_message
 from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.admission.access import ApiCaller, RequestRefused
+from treadle.server.admission.idempotency import keyed_request, new_run_id
 from treadle.server.event_stream import EventStream
-from treadle.server.idempotency import keyed_request, new_run_id
 from treadle.server.responses.request_items import AskedTurn, Item
 from treadle.server.responses.response_plan import read_asked
 from treadle.server.routes.route_context import Checked, ClientBody, Fast, Name, Runner, TheHost

@@ -15,8 +15,8 @@ from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
 from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_facts
 from treadle.knowledge.files.vector_stores import BATCH, STORE, read_chunking, store_facts
-from treadle.server.access import RequestRefused, no_such
-from treadle.server.idempotency import new_id
+from treadle.server.admission.access import RequestRefused, no_such
+from treadle.server.admission.idempotency import new_id
 from treadle.server.responses.conversation_items import ItemPage, page_of
 from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, get_caller
 from treadle.server.run_host import RunHost

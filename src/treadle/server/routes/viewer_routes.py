@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from treadle.context.step_view import view_step
-from treadle.server.access import ApiCaller, RequestRefused
+from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.routes.route_context import Checked, Fast, Name, Reader, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ
 from treadle.viewer.bundle import NotBuiltError, read_bundle

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.tasks.draws import Draw, split
 
 LISTS = {name: split(text) for name, text in read_data(__package__, "materials").items()}

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import decode_document
 from treadle.core.types import Json
 
 _DOCKER = "Dockerfile"

@@ -25,8 +25,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from msgspec.structs import replace
 
-from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import decode_document
 from treadle.journal.named_files import suggest_path
 from treadle.runs.task import Grade, TaskSet, get_task
 from treadle.sandbox.commands.bubblewrap import ImageRoot

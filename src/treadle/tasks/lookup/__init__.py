@@ -4,7 +4,7 @@
 the world, so that nothing can be known beforehand.
 """
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.tasks.generated import GeneratedSet
 from treadle.tasks.lookup.encyclopedia import CorpusTools
 

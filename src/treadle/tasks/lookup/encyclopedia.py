@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ToolError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import read_data
 from treadle.sandbox.protocol import Sandbox
 from treadle.tasks.draws import Draw, split
 from treadle.tasks.files.materials import FIRST_NAMES, LAST_NAMES

@@ -4,7 +4,7 @@
 projects from them and runs the tests. The hidden tests and their results are never in the run's files.
 """
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.tasks.generated import GeneratedSet
 
 TASK_SET = GeneratedSet(

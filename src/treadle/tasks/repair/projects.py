@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.documents import decode_or, read_data
 from treadle.core.errors import ConfigError, SandboxError
+from treadle.core.texts.documents import decode_or, read_data
 from treadle.runs.task import Grade
 from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.run_folder import open_for_check

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ToolError
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import read_data
 from treadle.tools.context import ToolContext
 from treadle.tools.function.decorator import tool
 from treadle.tools.protocol import Tool

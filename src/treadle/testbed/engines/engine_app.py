@@ -16,7 +16,7 @@ from zlib import crc32
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.packed import pack_ids
+from treadle.core.tokens.packed import pack_ids
 from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.served import to_events, to_wire
 from treadle.tasks.draws import fraction

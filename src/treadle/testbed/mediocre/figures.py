@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.tasks.draws import Draw
 
 FIGURES = read_data(__package__, "figures")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import decode_or
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.tasks.solver import is_failure
 from treadle.testbed.mediocre.figures import FIGURES

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.documents import decode_or
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import pick, split
 from treadle.tasks.files import find_solver, identify

@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from treadle.core.documents import UNREADABLE
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json, ToolSpec
 from treadle.tasks.files.file_calls import is_text
 from treadle.tasks.solver import FailedResult, Step, WantedCall

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 
 from msgspec import Struct
 
-from treadle.core.documents import decode_or
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json, ToolSpec
 from treadle.tasks.draws import Draw, Wording, split
 from treadle.tasks.files import materials

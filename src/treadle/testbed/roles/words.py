@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.tasks.draws import Wording, split
 
 load = partial(read_data, __package__)

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, NotAskedError, ToolError
-from treadle.core.masking import Mask
 from treadle.core.registry import require
+from treadle.core.texts.masking import Mask
 from treadle.core.types import Option
 from treadle.tools.context import ToolContext
 

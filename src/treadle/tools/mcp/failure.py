@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import read_data
 from treadle.core.errors import TreadleError
 from treadle.core.registry import require
+from treadle.core.texts.documents import read_data
 
 MAX_MESSAGE_CHARS = 2000
 

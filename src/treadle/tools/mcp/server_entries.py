@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from treadle.core.documents import decode_document, read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.documents import decode_document, read_data
 from treadle.core.types import Json
 from treadle.journal.named_files import read_named
 from treadle.tools.mcp.servers import MCPServer, MCPServers

@@ -12,7 +12,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.foreign import let_in_tool
+from treadle.core.prompts.foreign import let_in_tool
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext

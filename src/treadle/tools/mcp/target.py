@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
-from treadle.core.masking import Mask, is_secret_name, secrets_of_url, words_of
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import read_data
+from treadle.core.texts.masking import Mask, is_secret_name, secrets_of_url, words_of
 from treadle.core.types import Json
 from treadle.tools.toolset_parts import OBJECT, SECRET, without_secrets
 

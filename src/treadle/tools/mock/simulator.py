@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.answering import strip_answer
-from treadle.core.documents import UNREADABLE, read_data
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import UNREADABLE, read_data
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
 from treadle.models.protocol import Watch, part_of
 from treadle.models.wrappers.cache import AnswerFolder

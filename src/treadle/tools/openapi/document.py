@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.documents import decode_document, read_data
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.texts.documents import decode_document, read_data
 from treadle.core.types import Effect, Json
 from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, Resolver, host_of

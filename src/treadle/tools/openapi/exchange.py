@@ -8,8 +8,8 @@ from urllib.parse import quote, unquote, urlencode
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import ToolError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json
 from treadle.http.guarded import HttpAnswer
 from treadle.tools.openapi.document import Operation, Parameter, RequestBody

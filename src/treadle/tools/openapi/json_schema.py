@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from treadle.core.documents import read_data
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Json
 
 MAX_REFERENCES = 50

@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.foreign import let_in_tool
+from treadle.core.prompts.foreign import let_in_tool
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec

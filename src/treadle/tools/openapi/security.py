@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
 from treadle.core.errors import ConfigError, ToolError
-from treadle.core.masking import Mask, is_secret_name, words_of
+from treadle.core.texts.masking import Mask, is_secret_name, words_of
 from treadle.core.types import Json
 
 

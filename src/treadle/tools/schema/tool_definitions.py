@@ -14,9 +14,9 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from treadle.core.documents import UNREADABLE, decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.documents import UNREADABLE, decode_document, is_yaml_name
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.journal.named_files import read_named
 from treadle.tools.schema.validation import ArgumentChecker, check_spec, read_effect

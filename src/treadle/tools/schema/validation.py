@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Effect, Json, ToolSpec
 
 MAX_PROBLEMS = 20

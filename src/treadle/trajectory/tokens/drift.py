@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from treadle.core.packed import ID_BYTES, count_shared, unpack_ids
+from treadle.core.tokens.packed import ID_BYTES, count_shared, unpack_ids
 from treadle.core.types import FinishReason, Message, Role
 from treadle.trajectory.tokens.trajectories import Decode, Decoders, Drift, DriftReport, find_decode
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.core.log import Log
-from treadle.core.packed import ID_BYTES, as_packed, count_packed, pack_logprobs, to_logprobs
-from treadle.core.prompting import make_request
-from treadle.core.routed_experts import RoutedExperts
+from treadle.core.prompts.prompting import make_request
 from treadle.core.state import State, advance
-from treadle.core.token_record import SamplingMask, TokenRecord
+from treadle.core.tokens.packed import ID_BYTES, as_packed, count_packed, pack_logprobs, to_logprobs
+from treadle.core.tokens.routed_experts import RoutedExperts
+from treadle.core.tokens.token_record import SamplingMask, TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Settings, ToolSpec
 from treadle.trajectory.tokens.drift import (
     Trie,

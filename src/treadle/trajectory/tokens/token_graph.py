@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import RunNotFoundError
-from treadle.core.foreign import as_seen
-from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
-from treadle.core.routed_experts import join_experts
+from treadle.core.prompts.foreign import as_seen
+from treadle.core.tokens.packed import ID_BYTES, count_packed, to_ids, to_logprobs
+from treadle.core.tokens.routed_experts import join_experts
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
 from treadle.runs.agent_parts import AGENT

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.routed_experts import RoutedExperts
-from treadle.core.token_record import SamplingMask, TokenGrade
+from treadle.core.tokens.routed_experts import RoutedExperts
+from treadle.core.tokens.token_record import SamplingMask, TokenGrade
 from treadle.core.types import FinishReason, Json, Message, Settings
 from treadle.renderers.registry import load_renderer
 

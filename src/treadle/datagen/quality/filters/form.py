@@ -10,8 +10,8 @@ import msgspec
 from pydantic import Field
 
 from treadle.core.answering import strip_answer
-from treadle.core.estimates import CHARS_PER_TOKEN
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.estimates import CHARS_PER_TOKEN
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import Effect, Json, Message, Role, StopReason, ToolSpec
 from treadle.datagen.quality.exchanges import (
     Exchange,

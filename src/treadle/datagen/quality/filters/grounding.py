@@ -14,8 +14,6 @@ from treadle.core.tally import Charge, Tally
 from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import asks_about_statements
-from treadle.datagen.quality.doubts import Doubt, DoubtKind
-from treadle.datagen.quality.evidence import Evidence
 from treadle.datagen.quality.exchanges import answers, name_message, quote
 from treadle.datagen.quality.protocol import (
     BuiltinFilter,
@@ -25,10 +23,17 @@ from treadle.datagen.quality.protocol import (
     FilterVerdict,
     Resources,
 )
-from treadle.datagen.quality.statement_features import StatementFeatures, weigh
 from treadle.datagen.quality.statement_judge import judge_statements
-from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, find_statements
-from treadle.datagen.quality.support import Support
+from treadle.datagen.quality.statements.doubts import Doubt, DoubtKind
+from treadle.datagen.quality.statements.evidence import Evidence
+from treadle.datagen.quality.statements.statement_features import StatementFeatures, weigh
+from treadle.datagen.quality.statements.statements import (
+    AnswerStatement,
+    StatementKind,
+    content_of,
+    find_statements,
+)
+from treadle.datagen.quality.statements.support import Support
 from treadle.datagen.scenarios.kinds import is_question
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.models.protocol import Model

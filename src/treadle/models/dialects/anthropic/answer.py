@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.documents import decode_or
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import (
     UNREPORTED,
     Completion,

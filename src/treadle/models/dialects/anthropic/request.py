@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ServerError
-from treadle.core.fence import neutralise
 from treadle.core.parts import base64_of, content_of
+from treadle.core.prompts.fence import neutralise
 from treadle.core.types import (
     Artifact,
     Completion,

@@ -10,7 +10,7 @@ import msgspec
 
 from treadle.core.errors import RefusedError
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import (
     Artifact,
     Completion,

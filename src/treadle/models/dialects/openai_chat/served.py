@@ -9,7 +9,7 @@ from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.packed import unpack_ids, unpack_logprobs
+from treadle.core.tokens.packed import unpack_ids, unpack_logprobs
 from treadle.core.types import Artifact, Completion, Json, Message, Role, ToolCall, ToolSpec, Usage
 from treadle.models.wire.served import (
     AUTO,

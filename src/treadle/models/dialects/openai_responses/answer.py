@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from treadle.core.errors import RequestError
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
-from treadle.core.token_record import TokenRecord
+from treadle.core.tokens.token_record import TokenRecord
 from treadle.core.types import (
     Artifact,
     Completion,

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.documents import UNREADABLE
 from treadle.core.errors import (
     ConfigError,
     ContextOverflowError,
@@ -17,7 +16,8 @@ from treadle.core.errors import (
     ServerError,
     TransportError,
 )
-from treadle.core.routed_experts import RoutedExperts
+from treadle.core.texts.documents import UNREADABLE
+from treadle.core.tokens.routed_experts import RoutedExperts
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated, PromptIds

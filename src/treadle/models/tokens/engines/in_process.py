@@ -19,9 +19,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError
-from treadle.core.logprobs_mode import LogprobsMode
-from treadle.core.packed import pack_ids, pack_logprobs
 from treadle.core.registry import check_options, require
+from treadle.core.tokens.logprobs_mode import LogprobsMode
+from treadle.core.tokens.packed import pack_ids, pack_logprobs
 from treadle.core.types import FinishReason, Settings
 from treadle.journal.named_files import suggest_path
 from treadle.models.protocol import Watch

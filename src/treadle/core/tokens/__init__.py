@@ -1,0 +1,1 @@
+"""Exact tokens: what an engine returned, and how events hold it."""

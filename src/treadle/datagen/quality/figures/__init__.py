@@ -1,0 +1,1 @@
+"""Figures in texts, and the quantities that they say."""

@@ -1,0 +1,1 @@
+"""Tools over HTTP: over MCP, and over the Spin tool protocol of DeepFabric."""
