@@ -161,12 +161,14 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         return {name: value for name, value in [*(fields or {}).items(), *named] if value is not None}
 
     def _vary_seed(self, body: bytes, request: Request) -> bytes:
-        """Return the body with a seed that depends on the whole request; see `seed_for`. The first request of a
-        conversation is sent with the seed of the settings."""
+        """Return the body with a seed that depends on the texts of the messages; see `seed_for`. The first request
+        of a conversation is sent with the seed of the settings."""
         if self._seed_name is None or not any(item.role is Role.ASSISTANT for item in request.messages):
             return body
         seed = self.settings.seed or 0
-        own = seed_for(seed, body)
+        # Servers give calls random ids, with which a run that is made again would have other seeds.
+        said = "\0".join([item.content for item in request.messages])
+        own = seed_for(seed, said.encode(errors="replace"))
         return body.replace(self._seed_name + b"%d" % seed, self._seed_name + b"%d" % own, 1)
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
