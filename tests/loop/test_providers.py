@@ -405,12 +405,13 @@ async def all_settings(provider: Provider, **how: Any) -> None:
 
 
 async def steps_with_a_seed(provider: Provider, **how: Any) -> None:
-    """With the same random numbers, a server would repeat its choices from step to step."""
+    """With the same random numbers, a server would repeat its choices from step to step. A request has the same seed
+    whether its answer is streamed or not."""
     if "seed" not in type(innermost(Talk(provider, [], **how).model)).SETTINGS:
         return
-    talks = [Talk(provider, [said("", call()), said()], model_options={"seed": 7}, **how) for _ in range(2)]
     sent = []
-    for talk in talks:
+    for how["is_streamed"] in (True, False):
+        talk = Talk(provider, [said("", call()), said()], model_options={"seed": 7}, **how)
         talk.check(await talk.run())
         sent.append([int(re.findall(r'seed": (\d+)', json.dumps(body))[0]) for body in talk.server.bodies])
     assert sent[0] == sent[1]
