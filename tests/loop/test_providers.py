@@ -406,11 +406,11 @@ async def all_settings(provider: Provider, **how: Any) -> None:
 
 async def steps_with_a_seed(provider: Provider, **how: Any) -> None:
     """With the same random numbers, a server would repeat its choices from step to step. The same run has the same
-    seeds again, whatever ids the server gives its calls."""
+    seeds again, whether it is streamed or not, and whatever ids the server gives its calls."""
     if "seed" not in type(innermost(Talk(provider, [], **how).model)).SETTINGS:
         return
     sent = []
-    for name in ("call_1", "call_9"):
+    for how["is_streamed"], name in ((True, "call_1"), (False, "call_9")):
         answers = [said("", call(call_id=name)), said("", call("say_nothing", "{}", name)), said()]
         talk = Talk(provider, answers, model_options={"seed": 7}, **how)
         talk.check(await talk.run())

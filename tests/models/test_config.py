@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.models.answers import REQUEST, answer
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.models import HttpResponse, InProcessTransport, ModelConfig, Price, Watch, model
@@ -120,6 +120,31 @@ async def test_settings_and_price_arrive():
         "top_k": 3,
     }
     assert completion.cost_usd == 12.0
+
+
+async def test_a_setting_that_a_provider_lacks_is_not_sent():
+    request, _, _ = await sent("groq:m", api_key="k", logprobs=False)
+    assert set(request.json()) == {"model", "messages"}
+    with pytest.raises(ConfigError, match="has no logprobs"):
+        model("groq:m", api_key="k", logprobs=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("openai:m", {"seed": 45}),
+        ("ollama:m", {"options": {"seed": 45}}),
+        ("gemini:m", {"generationConfig": {"seed": 45}}),
+    ],
+)
+async def test_a_seed_among_the_extra_fields_is_sent_unchanged(name, extra):
+    said = (*REQUEST.messages, Message(Role.ASSISTANT, "Yes?"), Message(Role.USER, "Go on."))
+    transport = InProcessTransport(lambda _: HttpResponse(status=400, body=b"{}"))
+    made = model(name, transport=transport, api_key="k", seed=4, extra=extra)
+    with pytest.raises(ProviderError):
+        await made.infer(Request(Log(said)), Watch())
+    body = transport.requests[0].json()
+    assert {**body, **extra} == body
 
 
 @pytest.mark.parametrize(

@@ -155,21 +155,25 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         """Return `fields` of the body and the settings under the API's names, without those that are `None`.
         `names` are other names than those in `SETTINGS`."""
         all_names = self.SETTINGS | (names or {})
-        named = [(name, getattr(self.settings, field)) for field, name in all_names.items()]
+        named = [(name, getattr(self.settings, field)) for field, name in all_names.items() if name]
         if self.settings.seed is not None and "seed" in all_names:
             self._seed_name = msgspec.json.encode(all_names["seed"]) + b":"
         return {name: value for name, value in [*(fields or {}).items(), *named] if value is not None}
 
-    def _vary_seed(self, body: bytes, request: Request) -> bytes:
-        """Return the body with a seed that depends on the texts of the messages; see `seed_for`. The first request
-        of a conversation is sent with the seed of the settings."""
-        if self._seed_name is None or not any(item.role is Role.ASSISTANT for item in request.messages):
+    def _seeded_body(self, request: Request, *, is_stream: bool) -> bytes:
+        """Return the body with a seed that depends on the texts of the messages; see `seed_for`. The first request of
+        a conversation is sent with the seed of the settings."""
+        body, messages, name = self._body(request, is_stream=is_stream), request.messages, self._seed_name
+        if name is None or not any(messages[at].role is Role.ASSISTANT for at in range(len(messages))):
             return body
         seed = self.settings.seed or 0
+        written, at = b"%d" % seed, body.find(name) + len(name)
+        if not body.startswith((written + b",", written + b"}"), at):
+            return body  # `Settings.extra` has another one
         # Servers give calls random ids, with which a run that is made again would have other seeds.
-        said = "\0".join([item.content for item in request.messages])
+        said = "\0".join([item.content for item in messages])
         own = seed_for(seed, said.encode(errors="replace"))
-        return body.replace(self._seed_name + b"%d" % seed, self._seed_name + b"%d" % own, 1)
+        return b"".join([body[:at], b"%d" % own, body[at + len(written) :]])
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the server decodes within `schema`."""
@@ -214,7 +218,7 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         try:
             if watch.on_delta is not None:
                 return _find_call(await self._stream(request, watch, watch.on_delta), request)
-            body = self._vary_seed(self._body(request, is_stream=False), request)
+            body = self._seeded_body(request, is_stream=False)
             answer = await self._transport.post(self._endpoint, self._headers, body)
             if watch.on_rate_limits is not None:
                 tell_rate_limits(answer, watch)
@@ -251,7 +255,7 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         )
 
     async def _stream(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
-        body = self._vary_seed(self._body(request, is_stream=True), request)
+        body = self._seeded_body(request, is_stream=True)
         reader = self._reader(on_delta)
         raw = await self._read_streamed(body, watch, reader)
         return self.read(await self._settle(raw, watch), reader.begin)
