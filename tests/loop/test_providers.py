@@ -405,8 +405,8 @@ async def all_settings(provider: Provider, **how: Any) -> None:
 
 
 async def steps_with_a_seed(provider: Provider, **how: Any) -> None:
-    """With the same random numbers, a server would repeat its choices from step to step. A request has the same seed
-    whether its answer is streamed or not."""
+    """With the same random numbers, a server would repeat its choices from step to step. A request has the same
+    seed whether its answer is streamed or not."""
     if "seed" not in type(innermost(Talk(provider, [], **how).model)).SETTINGS:
         return
     sent = []
