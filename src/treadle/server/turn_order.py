@@ -56,7 +56,7 @@ class TurnOrder(Struct, kw_only=True):
     driven it since the message was planned."""
     before: Callable[[], Awaitable[None]] | None = None
     """A function that is called before anything of the turn is stored, and, if there is a `message`, once no other
-    client can begin this turn."""
+    client can begin this turn; a run that begins with the message must have an id that nobody else knows."""
     on_driver: Callable[[Driver], object] | None = None
     """A function that is called before a new run gets its first events, so that what it stores is committed with
     them. It is not called if the agent takes time before its turn begins."""
