@@ -161,7 +161,7 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         return {name: value for name, value in [*(fields or {}).items(), *named] if value is not None}
 
     def _seeded_body(self, request: Request, *, is_stream: bool) -> bytes:
-        """Return the body with a seed that depends on the whole request, streamed or not; see `seed_for`. The first
+        """Return the body with a seed that depends on the request, streamed or not; see `seed_for`. The first
         request of a conversation is sent with the seed of the settings."""
         body, messages, name = self._body(request, is_stream=is_stream), request.messages, self._seed_name
         if name is None or not any(messages[at].role is Role.ASSISTANT for at in range(len(messages))):
