@@ -21,11 +21,12 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
+from treadle.loop.wayout import released_on_error
 from treadle.runs.begin import Beginning, run_first_turn
 from treadle.runs.drive import takes_time
 from treadle.runs.options import Given, SendOptions, SessionOptions, check_history
 from treadle.runs.recording import Sent, user_message
-from treadle.runs.resume import resume_run
+from treadle.runs.resume import continue_run, reopen
 from treadle.runs.run import Run
 from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.admission.idempotency import KeyedRequest
@@ -52,11 +53,11 @@ class TurnOrder(Struct, kw_only=True):
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
     begins_at: tuple[int, int] | None = None
-    """The numbers of turns and of steps that the run has before `message`; `None`: any. Another client may have
-    driven it since the message was planned."""
+    """The numbers of turns and of steps that the run has before it goes on; `None`: any. Another client may have
+    driven it since this was planned."""
     before: Callable[[], Awaitable[None]] | None = None
-    """A function that is called before anything of the turn is stored, and, if there is a `message`, once no other
-    client can begin this turn; a run that begins with the message must have an id that nobody else knows."""
+    """A function that is called before anything of the turn is stored, once no other client can drive the run.
+    Therefore, a run that begins with its message must have an id that nobody else knows."""
     on_driver: Callable[[Driver], object] | None = None
     """A function that is called before a new run gets its first events, so that what it stores is committed with
     them. It is not called if the agent takes time before its turn begins."""
@@ -87,15 +88,18 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
     """
     agent, run_id, before = order.agent, order.run_id, order.before or _do_nothing
     if order.mail or order.message is None:
-        await before()
-        for message in order.mail:
-            await asyncio.wrap_future(journal.posting(run_id, message))
-        if order.message is not None:
-            told = user_message(order.message, Delivery.STEER)
-            await asyncio.wrap_future(journal.posting(run_id, told, order.blobs))
+        state, writer = await reopen(agent, run_id, trust=False)
+        async with released_on_error(writer):
+            _check_begin(order, state)
+            await before()
+            for message in order.mail:
+                await asyncio.wrap_future(journal.posting(run_id, message))
+            if order.message is not None:
+                told = user_message(order.message, Delivery.STEER)
+                await asyncio.wrap_future(journal.posting(run_id, told, order.blobs))
         renews = order.options.get("renews_instructions", False)
         given = Given(agent.answer, agent.deps, emit, renews_instructions=renews)
-        run = await resume_run(agent, run_id, given)
+        run = await continue_run(agent, state, writer, given)
         if emit is None:
             await asyncio.to_thread(lambda: run.events)
         return run
@@ -109,9 +113,7 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return await run_first_turn(agent, order.message, given, beginning, order.blobs)
     options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
-        state = session.run.state
-        if order.begins_at not in (None, (state.turn.number, state.step)):
-            raise LeaseHeldError(f"run {run_id!r} was driven on by another client; ask again")
+        _check_begin(order, session.run.state)
         await before()
         sent: SendOptions = {"attach": order.message.parts, "blobs": order.blobs, "on_event": emit}
         sent["is_last"] = is_quiet
@@ -125,6 +127,12 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
 
 async def _do_nothing() -> None:
     pass
+
+
+def _check_begin(order: TurnOrder, state: State) -> None:
+    """Check that nobody has driven a run on since `order` was planned. Raises: `LeaseHeldError`."""
+    if order.begins_at not in (None, (state.turn.number, state.step)):
+        raise LeaseHeldError(f"run {order.run_id!r} was driven on by another client; ask again")
 
 
 def begin_options(
