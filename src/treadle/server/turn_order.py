@@ -86,12 +86,11 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
     open, so that the next process goes on with it. Raises: what prevents the turn; `LeaseHeldError` if the run has
     gone on since the turn was planned.
     """
-    agent, run_id, before = order.agent, order.run_id, order.before or _do_nothing
+    agent, run_id = order.agent, order.run_id
     if order.mail or order.message is None:
         state, writer = await reopen(agent, run_id, trust=False)
         async with released_on_error(writer):
-            _check_begin(order, state)
-            await before()
+            await _begin(order, state)
             for message in order.mail:
                 await asyncio.wrap_future(journal.posting(run_id, message))
             if order.message is not None:
@@ -105,7 +104,7 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return run
     options, is_quiet = order.options, emit is None
     if options.get("begins_with_message") and not takes_time(agent):
-        await before()
+        await _begin(order)
         given = Given(agent.answer, agent.deps, emit, keeps_events=is_quiet, on_driver=order.on_driver)
         history = check_history(options.get("history", ()))
         files, labels = options.get("files"), options.get("metadata")
@@ -113,8 +112,7 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return await run_first_turn(agent, order.message, given, beginning, order.blobs)
     options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
-        _check_begin(order, session.run.state)
-        await before()
+        await _begin(order, session.run.state)
         sent: SendOptions = {"attach": order.message.parts, "blobs": order.blobs, "on_event": emit}
         sent["is_last"] = is_quiet
         if session.has_reopened_turn:
@@ -125,14 +123,12 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return run
 
 
-async def _do_nothing() -> None:
-    pass
-
-
-def _check_begin(order: TurnOrder, state: State) -> None:
-    """Check that nobody has driven a run on since `order` was planned. Raises: `LeaseHeldError`."""
-    if order.begins_at not in (None, (state.turn.number, state.step)):
+async def _begin(order: TurnOrder, state: State | None = None) -> None:
+    """Call `order.before`, unless somebody has driven the run on since the plan. Raises: `LeaseHeldError` then."""
+    if state is not None and order.begins_at not in (None, (state.turn.number, state.step)):
         raise LeaseHeldError(f"run {order.run_id!r} was driven on by another client; ask again")
+    if order.before is not None:
+        await order.before()
 
 
 def begin_options(
