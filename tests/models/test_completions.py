@@ -84,7 +84,8 @@ async def test_settings_arrive():
         return_token_ids=True,
         extra={"top_k": 3},
     )
-    _, request = await ask(answer(), settings=settings, api_key="k")
+    first = Request(Log(list(TRANSCRIPT)[:2]))  # later requests have seeds of their own
+    _, request = await ask(answer(), first, settings=settings, api_key="k")
     body = request.json()
     del body["prompt"]
     assert body == {

@@ -20,7 +20,7 @@ from treadle import Run
 from treadle.core.errors import ConfigError
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.admission.access import hash_key
+from treadle.server.admission.access import hash_key, hide_servers
 from treadle.server.api_server import load_served, serve_api
 
 __all__ = ["journal"]
@@ -346,3 +346,16 @@ async def test_a_large_picture_of_a_client_is_kept(url: str, journal: Journal) -
     (info,) = journal.runs()
     asked = (await asyncio.to_thread(Run.load, info.run_id, journal)).messages[0]
     assert journal.read_blob(asked.parts[0].digest or "") == bytes(range(256)) * 24
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("http://vllm:80: 500, see http://vllm.org/errors", "the server: 500, see http://vllm.org/errors"),
+        ("http://vllm:80 failed; http://vllm:8000 too.", "the server failed; the server too."),
+        ("http://vllm failed at http://vllm/v1/chat", "the server failed at the server"),
+        ("http://vllm failed; see http://vllm.org/errors", "the server failed; see http://vllm.org/errors"),
+    ],
+)
+def test_the_address_of_a_server_is_hidden_and_no_other_is_cut(text: str, told: str) -> None:
+    assert hide_servers(text) == told

@@ -17,17 +17,24 @@ from tests.server.test_relay import relaying
 from tests.server.test_response_items import calling, respond, talking
 from tests.server.test_responses import ADD, client, config, journal, serving
 
-from treadle.core.events import TurnStarted
+from treadle import Run
+from treadle.core.events import Noted, ToolCompleted, TurnStarted
 from treadle.core.types import Message, Role
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
+from treadle.runs.begin import make_run_id
 from treadle.server.admission.access import ANYBODY, RequestRefused
 from treadle.server.api_server import load_served
 from treadle.server.catalog import AgentCatalog
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_ids import read_response_id
 from treadle.server.responses.response_plan import plan_response
-from treadle.server.responses.response_records import read_request, record_of
+from treadle.server.responses.response_records import (
+    KeptConversation,
+    conversation_of,
+    read_request,
+    record_of,
+)
 from treadle.server.responses.response_turn import ResponseTurn
 from treadle.server.run_host import RunHost
 
@@ -319,9 +326,9 @@ async def host(config: Path, journal: Journal) -> AsyncIterator[RunHost]:
     await made.close()
 
 
-async def plan(host: RunHost, text: str, run_id: str | None = None) -> ResponseTurn:
+async def plan(host: RunHost, text: Any, run_id: str | None = None, **more: Any) -> ResponseTurn:
     conversation = None if run_id is None else f"conv_{run_id}"
-    asked = CreateResponse(model="clerk", input=text, conversation=conversation)
+    asked = CreateResponse(model="clerk", input=text, conversation=conversation, **more)
     return await plan_response(host, ANYBODY, asked)
 
 
@@ -345,6 +352,58 @@ async def test_of_requests_at_the_same_moment_one_is_answered(host: RunHost, jou
     assert noted == [answered["id"]]  # the keys of the others know nothing of this response
     await (await plan(host, "say more", first.run_id)).answer()
     assert journal.runs()[0].turns == 3
+
+
+async def test_of_first_requests_at_the_same_moment_one_is_kept(host: RunHost, journal: Journal) -> None:
+    """Each asks for the first response of a conversation, which has its id before anybody has begun it."""
+    made = conversation_of(make_run_id(), "", KeptConversation({}))
+    journal.resources.add([made], made.created_at)
+    plans = [
+        await plan(host, "hello", made.resource_id, instructions=f"You are clerk {number}.")
+        for number in range(3)
+    ]
+    noted: list[str] = []
+    for number, planned in enumerate(plans):
+
+        async def note(place: str, number: int = number) -> None:
+            noted.append(f"{number} {place}")
+
+        planned.keep_first(note)
+    told = await asyncio.gather(*[planned.answer() for planned in plans], return_exceptions=True)
+    [number] = [number for number, answer in enumerate(told) if isinstance(answer, dict)]
+    answered: Any = told[number]
+    assert noted == [f"{number} {answered['id']}"]
+    kept = read_request(journal, read_response_id(answered["id"]))
+    assert kept is not None
+    assert kept.instructions == f"You are clerk {number}."
+
+
+async def test_of_results_at_the_same_moment_those_of_one_client_count(
+    host: RunHost, journal: Journal
+) -> None:
+    """The results of the others are not in the run, and their keys know nothing of its response."""
+    asked = await plan(host, 'call add {"a":1,"b":2}', tools=[ADD])
+    answer: Any = await asked.answer()
+    call_id = answer["output"][-1]["call_id"]
+    plans = []
+    for number in range(3):
+        given: Any = [{"type": "function_call_output", "call_id": call_id, "output": f"result {number}"}]
+        plans.append(await plan(host, given, tools=[ADD], previous_response_id=answer["id"]))
+    noted: list[str] = []
+    for number, planned in enumerate(plans):
+
+        async def note(place: str, number: int = number) -> None:
+            noted.append(f"{number} {place}")
+
+        planned.keep_first(note)
+    told = await asyncio.gather(*[planned.answer() for planned in plans], return_exceptions=True)
+    [number] = [number for number, said in enumerate(told) if isinstance(said, dict)]
+    assert [said.code for said in told if isinstance(said, RequestRefused)] == ["conversation_locked"] * 2
+    assert noted == [f"{number} {told[number]['id']}"]
+    run = await asyncio.to_thread(Run.load, asked.run_id, journal)
+    results = [event.body.result for event in run.events if isinstance(event.body, ToolCompleted)]
+    assert [result.content for result in results] == [f"result {number}"]
+    assert not any(isinstance(event.body, Noted) for event in run.events)
 
 
 async def test_a_message_after_an_interrupted_turn_is_refused(host: RunHost, journal: Journal) -> None:

@@ -21,11 +21,12 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
+from treadle.loop.wayout import released_on_error
 from treadle.runs.begin import Beginning, run_first_turn
 from treadle.runs.drive import takes_time
 from treadle.runs.options import Given, SendOptions, SessionOptions, check_history
 from treadle.runs.recording import Sent, user_message
-from treadle.runs.resume import resume_run
+from treadle.runs.resume import continue_run, reopen
 from treadle.runs.run import Run
 from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.admission.idempotency import KeyedRequest
@@ -52,11 +53,11 @@ class TurnOrder(Struct, kw_only=True):
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
     begins_at: tuple[int, int] | None = None
-    """The numbers of turns and of steps that the run has before `message`; `None`: any. Another client may have
-    driven it since the message was planned."""
+    """The numbers of turns and of steps that the run has before it goes on; `None`: any. Another client may have
+    driven it since this was planned."""
     before: Callable[[], Awaitable[None]] | None = None
-    """A function that is called before anything of the turn is stored, and, if there is a `message`, once no other
-    client can begin this turn."""
+    """A function that is called before anything of the turn is stored, once no other client can drive the run.
+    Therefore, a run that begins with its message must have an id that nobody else knows."""
     on_driver: Callable[[Driver], object] | None = None
     """A function that is called before a new run gets its first events, so that what it stores is committed with
     them. It is not called if the agent takes time before its turn begins."""
@@ -85,23 +86,25 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
     open, so that the next process goes on with it. Raises: what prevents the turn; `LeaseHeldError` if the run has
     gone on since the turn was planned.
     """
-    agent, run_id, before = order.agent, order.run_id, order.before or _do_nothing
+    agent, run_id = order.agent, order.run_id
     if order.mail or order.message is None:
-        await before()
-        for message in order.mail:
-            await asyncio.wrap_future(journal.posting(run_id, message))
-        if order.message is not None:
-            told = user_message(order.message, Delivery.STEER)
-            await asyncio.wrap_future(journal.posting(run_id, told, order.blobs))
+        state, writer = await reopen(agent, run_id, trust=False)
+        async with released_on_error(writer):
+            await _begin(order, state)
+            for message in order.mail:
+                await asyncio.wrap_future(journal.posting(run_id, message))
+            if order.message is not None:
+                told = user_message(order.message, Delivery.STEER)
+                await asyncio.wrap_future(journal.posting(run_id, told, order.blobs))
         renews = order.options.get("renews_instructions", False)
         given = Given(agent.answer, agent.deps, emit, renews_instructions=renews)
-        run = await resume_run(agent, run_id, given)
+        run = await continue_run(agent, state, writer, given)
         if emit is None:
             await asyncio.to_thread(lambda: run.events)
         return run
     options, is_quiet = order.options, emit is None
     if options.get("begins_with_message") and not takes_time(agent):
-        await before()
+        await _begin(order)
         given = Given(agent.answer, agent.deps, emit, keeps_events=is_quiet, on_driver=order.on_driver)
         history = check_history(options.get("history", ()))
         files, labels = options.get("files"), options.get("metadata")
@@ -109,10 +112,7 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return await run_first_turn(agent, order.message, given, beginning, order.blobs)
     options = {**options, "pauses_when_cancelled": True, "keeps_events": is_quiet}
     async with agent.session(run_id, **options) as session:
-        state = session.run.state
-        if order.begins_at not in (None, (state.turn.number, state.step)):
-            raise LeaseHeldError(f"run {run_id!r} was driven on by another client; ask again")
-        await before()
+        await _begin(order, session.run.state)
         sent: SendOptions = {"attach": order.message.parts, "blobs": order.blobs, "on_event": emit}
         sent["is_last"] = is_quiet
         if session.has_reopened_turn:
@@ -123,8 +123,12 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         return run
 
 
-async def _do_nothing() -> None:
-    pass
+async def _begin(order: TurnOrder, state: State | None = None) -> None:
+    """Call `order.before`, unless somebody has driven the run on since the plan. Raises: `LeaseHeldError` then."""
+    if state is not None and order.begins_at not in (None, (state.turn.number, state.step)):
+        raise LeaseHeldError(f"run {order.run_id!r} was driven on by another client; ask again")
+    if order.before is not None:
+        await order.before()
 
 
 def begin_options(

@@ -39,45 +39,35 @@ def _find_unknown(given: Any, made: Any, path: str) -> Iterator[str]:
             yield from _find_unknown(value, other, f"{path}[{index}]")
 
 
+def _check_params(params: Any, kind: str, body: Any) -> None:
+    form = "Streaming" if body.get("stream") else "NonStreaming"
+    check_type(getattr(params, f"{kind}CreateParams{form}"), body)
+
+
 def check_openai_chat(body: Any) -> None:
     from openai.types.chat import completion_create_params as params
 
-    is_streamed = body.get("stream")
-    check_type(
-        params.CompletionCreateParamsStreaming if is_streamed else params.CompletionCreateParamsNonStreaming,
-        body,
-    )
+    _check_params(params, "Completion", body)
 
 
 def check_openai_responses(body: Any) -> None:
     from openai.types.responses import response_create_params as params
 
-    is_streamed = body.get("stream")
-    check_type(
-        params.ResponseCreateParamsStreaming if is_streamed else params.ResponseCreateParamsNonStreaming, body
-    )
+    _check_params(params, "Response", body)
 
 
 def check_completions(body: Any) -> None:
     from openai.types import completion_create_params as params
 
-    is_streamed = body.get("stream")
-    check_type(
-        params.CompletionCreateParamsStreaming if is_streamed else params.CompletionCreateParamsNonStreaming,
-        body,
-    )
+    _check_params(params, "Completion", body)
 
 
 def check_anthropic(body: Any) -> None:
     from anthropic.types import message_create_params as params
 
-    is_streamed = body.get("stream")
     # Older models take them, and the package has them no more.
     sampling = ("temperature", "top_p", "top_k")
-    check_type(
-        params.MessageCreateParamsStreaming if is_streamed else params.MessageCreateParamsNonStreaming,
-        {name: value for name, value in body.items() if name not in sampling},
-    )
+    _check_params(params, "Message", {name: value for name, value in body.items() if name not in sampling})
 
 
 def check_gemini(body: Any) -> None:

@@ -18,8 +18,12 @@ from treadle.models.tokens.protocol import Generated
 from treadle.renderers.protocol import Renderer
 from treadle.renderers.registry import load_renderer
 
-OTHERS = ("a_refusal", "all_settings", "an_error_in_the_stream", "attached", "images_in_results", "priced")
-"""The operations that need an API. `test_model.py` tests refusals, streams and prices with token ids."""
+OTHERS = (
+    *("a_refusal", "all_settings", "an_error_in_the_stream", "attached", "images_in_results", "priced"),
+    "steps_with_a_seed",
+)
+"""The operations that need an API. `test_model.py` tests refusals, streams and prices with token ids, and
+`test_engines.py` seeds."""
 
 
 class AnsweringEngine(ScriptedEngine):

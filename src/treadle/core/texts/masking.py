@@ -21,17 +21,20 @@ _SECRET_FIELD = re.compile(
 )
 """Names of fields whose texts may be secret."""
 _SECRET_VARIABLE = re.compile(
-    r"(?:.*_)?(?:SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|[A-Z]*TOKEN|[A-Z]*KEY)(?:_?[0-9]+)?",
+    r"(?:.*_)?(?:SECRET|PASS|PWD|PASSPHRASE|CREDENTIALS?|[A-Z]*(?:PASSWORD|PASSWD|TOKEN|KEY))(?:_?[0-9]+)?",
     re.IGNORECASE,
 )
 """Names of environment variables whose values may be secret."""
 _ORDINARY = re.compile(r"^[/~.]|://|\s")
 """What paths, URLs and sentences have."""
-_MAX_WORD_CHARS = 15
-"""A value that consists of letters alone and is no longer than this could be an ordinary word."""
+_CODED = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+/=]{32,}")
+"""Base64, which may begin with a slash as a path does. Paths of this length have a dot, a hyphen or no digits."""
+_WORD = re.compile(r"(?=.{0,15}$)[^\W\d_]{3,}(?:_[^\W\d_]+)*")
+"""What could be an ordinary word, or the name of a field such as `created_at`."""
 _KEY = re.compile(r"\bBearer\s+\S+|\b(?:sk|pk|rk|hf|gsk|ghp|xai|key)[-_][\w-]{16,}")
 """The form of keys of servers."""
 _PIECE_CHARS = 8
+_ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
 _WORDS = re.compile(r"[\s;,=\"']+")
 _CODES = (
     "%{:02X}",
@@ -54,18 +57,30 @@ class Mask:
         """Collect the forms of `secrets`. Those shorter than `MIN_SECRET_CHARS` are ignored."""
         forms = {form for secret in set(secrets) for form in forms_of(secret)}
         self._forms = sorted(forms, key=len, reverse=True)
+        self._marks: list[str] = []
+        """Texts of which each form contains one. They are few, since escaping changes no letter."""
+        for form in reversed(self._forms):
+            if not any(mark in form for mark in self._marks):
+                self._marks.append(max(_ALPHANUMERIC.findall(form), key=len, default=form))
 
     def __bool__(self) -> bool:
         return bool(self._forms)
 
     def hide(self, text: str) -> str:
         """Return `text` without the secrets that it contains completely."""
+        for mark in self._marks:
+            if mark in text:
+                break
+        else:
+            return text
         for form in self._forms:
             text = text.replace(form, MASK)
         return text
 
     def hide_bytes(self, data: bytes) -> bytes:
         """Return `data`, which may be any file, without the secrets that it contains completely."""
+        if not any(mark.encode(errors="surrogatepass") in data for mark in self._marks):
+            return data
         for form in self._forms:
             data = data.replace(form.encode(errors="surrogatepass"), MASK.encode())
         return data
@@ -148,8 +163,8 @@ def _mask_of(secrets: tuple[str, ...]) -> Mask:
 
 
 def _may_be_secret(value: str) -> bool:
-    is_word = value.isalpha() and len(value) <= _MAX_WORD_CHARS
-    return not is_word and _ORDINARY.search(value) is None
+    is_ordinary = _ORDINARY.search(value) is not None and _CODED.fullmatch(value) is None
+    return not is_ordinary and _WORD.fullmatch(value) is None
 
 
 def _password_of(url: str) -> str:

@@ -31,6 +31,8 @@ TOKEN_PATHS = {
 """The endpoints of an engine that may take token ids, below the server's root, by the names of `ENGINES`."""
 _MAX_SEED = 2**31 - 1
 """The largest seed that all servers take."""
+_READ_BYTES = 4096
+"""How much of a request determines its seed, beside its length."""
 _MAY_BE_DISABLED = "/inference/v1/generate"
 """An endpoint that refuses every request unless the server was started for it, as an option of vLLM 0.32 says."""
 PAUSE_PATHS = {"vllm": "/pause", "sglang": "/pause_generation"}
@@ -304,9 +306,10 @@ def seed_for(seed: int, sent: bytes) -> int:
     """Return the seed for a request of which `sent` is what the answer depends on.
 
     A server draws the same random numbers for the same seed. With one seed for all steps of a run, each step would
-    probably repeat the choices of the one before it, and the run would be no sample of the model's policy.
+    probably repeat the choices of the one before it, and the run would be no sample of the model's policy. Only the
+    end and the length of `sent` are read, so that late steps cost no more than early ones.
     """
-    return crc32(sent, seed & 0xFFFF_FFFF) & _MAX_SEED
+    return crc32(b"%d %b" % (len(sent), sent[-_READ_BYTES:]), seed & 0xFFFF_FFFF) & _MAX_SEED
 
 
 def tell_rate_limits(answer: Answer | StreamedAnswer, watch: Watch) -> None:

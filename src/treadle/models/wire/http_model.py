@@ -43,6 +43,8 @@ _MAX_PREFIXES = 1024
 _MAX_BAD_CALLS = 4
 """How many unreadable calls in a row go back to the model."""
 _BYTES_PER_TOKEN = 4
+_SEEDING_MESSAGES = 4
+"""How many messages at the end of a request its seed depends on: late steps cost no more than early ones."""
 
 _Prefix: TypeAlias = tuple[Request, tuple[bool, ...], bytes]
 """The beginning of request bodies, with the tools, schema and flags that it was made for."""
@@ -161,8 +163,8 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         return {name: value for name, value in [*(fields or {}).items(), *named] if value is not None}
 
     def _seeded_body(self, request: Request, *, is_stream: bool) -> bytes:
-        """Return the body with a seed that depends on the texts of the messages; see `seed_for`. The first request
-        of a conversation is sent with the seed of the settings."""
+        """Return the body with a seed that depends on the number of messages and the texts of the last ones; see
+        `seed_for`. The first request of a conversation is sent with the seed of the settings."""
         body, messages, name = self._body(request, is_stream=is_stream), request.messages, self._seed_name
         if name is None or not any(messages[at].role is Role.ASSISTANT for at in range(len(messages))):
             return body
@@ -171,7 +173,8 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
         if not body.startswith((written + b",", written + b"}"), at):
             return body  # `Settings.extra` has another one
         # Servers give calls random ids, with which a run that is made again would have other seeds.
-        said = "\0".join([item.content for item in messages])
+        last = messages.after(max(0, messages.size - _SEEDING_MESSAGES))
+        said = "\0".join([str(messages.size), *[item.content for item in last]])
         own = seed_for(seed, said.encode(errors="replace"))
         return b"".join([body[:at], b"%d" % own, body[at + len(written) :]])
 

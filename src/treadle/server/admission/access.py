@@ -288,7 +288,9 @@ def hide_servers(text: str) -> str:
     An origin that stands alone is the address of a server; a link, such as one to documentation, has a path.
     """
     for origin in set(_ORIGIN.findall(text)):
-        text = re.sub(rf"{re.escape(origin.rstrip('.:'))}(/[^\s'\",;()]*)?", "the server", text)
+        # Another address may begin with this one.
+        own = rf"{re.escape(origin.rstrip('.:'))}(?![.:-]*\w)"
+        text = re.sub(rf"{own}(/[^\s'\",;()]*)?", "the server", text)
     return text
 
 

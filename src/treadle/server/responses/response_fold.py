@@ -427,7 +427,7 @@ class ResponseFold(ResponseWriter):
         kind = {"cancelled": "incomplete"}.get(status, status)
         if status == "cancelled":
             self.incomplete = {"reason": "cancelled"}
-        self._say_all(f"{kind}")
+        self._say_all(kind)
 
 
 _READ: dict[type, Callable[[ResponseFold, Any], None]] = {

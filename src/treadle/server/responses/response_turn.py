@@ -75,6 +75,9 @@ class ResponseTurn:
             await note(str(self.fold.response_id))
 
         self._order.before = before
+        if self.fold.echo.conversation is not None:
+            # Other clients know the id of its run. Only who has begun it may keep something under this id.
+            self._order.options = {**self._order.options, "begins_with_message": False}
 
     def _join(self, driver: Driver) -> None:
         """Keep what the response repeats of its request together with the first events of its run."""
