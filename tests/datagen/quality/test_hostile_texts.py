@@ -6,21 +6,20 @@ import pytest
 from tests.datagen.quality.candidates import config, play
 
 from treadle.core.errors import ProviderError, UserCodeError
-from treadle.datagen.quality import (
-    count_rules,
-    doubts,
-    evidence,
-    figure_dates,
-    figure_reader,
-    quantity_rules,
-    result_records,
-    signatures,
-    statements,
-    support,
-)
+from treadle.datagen.quality import signatures
+from treadle.datagen.quality.figures import figure_dates, figure_reader
 from treadle.datagen.quality.filters import form, wording
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
+from treadle.datagen.quality.statements import (
+    count_rules,
+    doubts,
+    evidence,
+    quantity_rules,
+    result_records,
+    statements,
+    support,
+)
 from treadle.datagen.scenarios import kinds
 from treadle.models.scripted import call
 
