@@ -228,10 +228,10 @@ def normalize(text: str, may_differ: Sequence[str]) -> str:
 def _sort(text: str) -> str:
     try:
         value = json.loads(text)
+        if isinstance(value, list | dict):
+            return json.dumps(_sort_json(value), sort_keys=True)
     except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, list | dict):
-        return json.dumps(_sort_json(value), sort_keys=True)
+        pass
     return "\n".join(sorted(text.splitlines()))
 
 
