@@ -28,7 +28,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_stats import DatasetStats, Summary, collect, describe
-from treadle.datagen.dataset.entries import RowEntry, find_entry
+from treadle.datagen.dataset.entries import RowEntry, find_entry, find_rows
 
 if TYPE_CHECKING:
     from treadle.datagen.dataset.verification import CheckedRow
@@ -289,8 +289,6 @@ def verify(
 def _find_journal(path: Path) -> str:
     """Return the journal of a dataset's folder. Raises: `ConfigError` if there is none."""
     if not path.is_dir():
-        from treadle.datagen.dataset.entries import find_rows
-
         find_rows(path)
         raise ConfigError(
             "give the journal with the runs of the rows, with --journal PATH: a single file of rows has none"
@@ -326,11 +324,13 @@ def report(
         treadle dataset report rows.jsonl --out report.html
     """
     from treadle.datagen.dataset.dataset_view import make_dataset_view
-    from treadle.viewer.bundle import HOW_TO_BUILD, is_built
+    from treadle.viewer.bundle import check_built
     from treadle.viewer.data_pages import write_page
 
+    find_rows(path)  # raises if there is no dataset
+    check_built()
     with spinner("writing the report"):
         default = DatasetFolder(path).report if path.is_dir() else path.with_suffix(".report.html")
         written = write_page(make_dataset_view(path), out or default)
     print_line(str(written))
-    print_note("open it in a browser" if is_built() else HOW_TO_BUILD)
+    print_note("open it in a browser")
