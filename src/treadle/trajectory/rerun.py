@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from treadle.trajectory.run_verification import Verifier
 
 
+UNREACHED = "what runs the tool does not answer"
+
+
 class Difference(Struct, frozen=True):
     """One result that differs from the recorded one."""
 
@@ -91,6 +94,8 @@ class Rerun(Struct):
             and shows_clock(recorded.content, *span)
         ):
             found = "its result has the time at which it ran"
+        if isinstance(found, ToolResult) and found.error_kind is ToolErrorKind.IN_DOUBT:
+            found = f"{UNREACHED}: {found.content}"
         if isinstance(found, str):
             self.skips.append(f"{name}: {found}")
             return False

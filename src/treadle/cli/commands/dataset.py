@@ -255,7 +255,7 @@ def verify(
 
     Each row must agree with its run, and its transcript must be complete. The calls are made again with the tools
     of the run; a row that claims to be verified must have all of its calls confirmed. The rows must be those that
-    the ledger counts. The exit code is 1 if anything differs.
+    the ledger counts. The exit code is 1 if anything differs, or if a server does not answer.
 
     Examples:
         treadle dataset verify dataset
@@ -274,7 +274,7 @@ def verify(
                 totals.add(checked)
                 if is_json:
                     print_json(checked)
-                elif checked.problems:
+                elif checked.problems or checked.faults:
                     _print_row(checked)
                 advance(checked.row_id)
 
@@ -283,7 +283,7 @@ def verify(
         print_error(problem)
     if not is_json:
         print_line(str(totals), "bold")
-    return ExitCode.FAILED if problems or totals.faulty else ExitCode.DONE
+    return ExitCode.FAILED if problems or totals.faulty or totals.unreached else ExitCode.DONE
 
 
 def _find_journal(path: Path) -> str:
@@ -302,11 +302,12 @@ def _find_journal(path: Path) -> str:
 
 
 def _print_row(checked: "CheckedRow") -> None:
-    print_error(
-        f"row {checked.row_id} (run {checked.run_id}): {write_count(len(checked.problems), 'problem')}"
-    )
+    found = write_count(len(checked.problems), "problem") if checked.problems else "not verified"
+    print_error(f"row {checked.row_id} (run {checked.run_id}): {found}")
     for problem in checked.problems:
         print_line(f"  {problem}", "red")
+    for fault in checked.faults:
+        print_line(f"  not made again: {fault}", "yellow")
 
 
 def report(

@@ -185,7 +185,7 @@ def _verify(
 
 def _is_good(found: "Verification") -> bool:
     is_checked = found.matched > 0 or found.calls == 0
-    return is_checked and not found.differences and not found.unavailable
+    return is_checked and not found.differences and not found.unavailable and not found.unreached
 
 
 def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Sequence[str]) -> None:
