@@ -1,6 +1,7 @@
 """Commands with a journal in PostgreSQL."""
 
 from tests.cli.command import Cli
+from tests.viewer.pages import IS_BUILT
 
 SECRET = "correct-horse-battery"
 
@@ -61,7 +62,7 @@ def test_the_folder_of_rollouts_has_no_password(cli: Cli, postgres_url: str) -> 
         made = cli("rollout", "rollout.yaml", "--journal", url)
         assert (made.code, SECRET in made.out + made.err) == (0, False), made
     report = cli("rollout", "report", "rollouts", env={"TREADLE_JOURNAL": url})
-    assert report.code == 0, report
+    assert report.code == (0 if IS_BUILT else 2), report
     for file in (cli.folder / "rollouts").iterdir():
         assert SECRET.encode() not in file.read_bytes()
-    assert cli("rollout", "report", env={"TREADLE_JOURNAL": "other.db"}).code == 0
+    assert cli("rollout", "report", env={"TREADLE_JOURNAL": "other.db"}).code == report.code

@@ -21,6 +21,12 @@ from treadle.datagen.dataset.splits import SplitPlan, split_rows
 from treadle.viewer.bundle import is_built
 
 IS_BUILT = is_built()
+PAGES = {
+    "report": ["report", "t"],
+    "view": ["view", "--no-open"],
+    "dataset report": ["dataset", "report", "data"],
+    "rollout report": ["rollout", "report", "rollouts"],
+}
 
 COMMANDS: dict[str, list[str]] = {
     "run": ["run", "hi", "MODEL"],
@@ -50,7 +56,6 @@ COMMANDS: dict[str, list[str]] = {
     "dataset stats --json": ["dataset", "stats", "data", "--json"],
     "dataset split": ["dataset", "split", "data", "--splits", "one=1", "--out", "one"],
     "dataset merge": ["dataset", "merge", "data", "--out", "merged", "--force"],
-    "dataset report": ["dataset", "report", "data"],
     "publish": ["publish", "data", "--to", "kaggle:me/shop-tools", "--license", "MIT", "--dry-run"],
     "models list": ["models", "list"],
     "schema config": ["schema", "config"],
@@ -82,11 +87,10 @@ COMMANDS: dict[str, list[str]] = {
     "test": ["test"],
     "test record": ["test", "record", "r", "--force"],
     "schema rollout": ["schema", "rollout"],
-    "rollout report": ["rollout", "report", "rollouts"],
     "generate --dry-run": ["generate", "dataset.yaml", "--dry-run"],
     "schema generate json": ["schema", "generate"],
     "topics show": ["topics", "show", "made/topics.json"],
-    **({"report": ["report", "t"], "view": ["view", "--no-open"]} if IS_BUILT else {}),
+    **(PAGES if IS_BUILT else {}),
     "dataset convert": ["dataset", "convert", "rows.jsonl", "--to", "openai"],
     "dataset pairs": ["dataset", "pairs", "forks.db"],
     "--help": ["--help"],
@@ -104,7 +108,7 @@ SILENT = {
     ("cancel",),
     ("label",),
     # The page must have been built, which takes Node.js.
-    *([] if IS_BUILT else [("report",), ("view",)]),
+    *([] if IS_BUILT else [tuple(name.split()) for name in PAGES]),
     *[("models", name) for name in ("set-key", "trust")],
     ("topics", "build"),
     *[("memory", name) for name in ("add", "forget")],

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.export.test_deepfabric import full
 from tests.export.test_files import example
 from tests.export.test_formats import write
 
@@ -156,3 +157,17 @@ def test_hermes_rows_of_others_keep_their_system_message() -> None:
     assert row.messages[0].content == "You call functions. <tools> [] </tools>"
     assert row.messages[3].content == '{"name": "look", "content": 1}'
     assert write(row, "hermes")["conversations"][0] == raw["conversations"][0]
+
+
+def test_what_is_nested_too_deeply_is_a_text() -> None:
+    deep = "[" * 100_000
+    said = [{"from": "human", "value": "Look."}]
+    made = '[{"name": "look", "arguments": {}}, {"name": "look", "arguments": {}}]'
+    said += [{"from": "function_call", "value": made}, {"from": "observation", "value": deep}]
+    said += [{"from": "gpt", "value": "Done."}]
+    with pytest.raises(ExportError, match="result"):
+        read({"conversations": said}, "sharegpt")
+    raw = write(full(), "deepfabric")
+    raw["tool_context"]["executions"][0]["arguments"] = deep
+    with pytest.raises(ExportError, match="execution 1 of tool_context has other arguments"):
+        read(raw, "deepfabric")

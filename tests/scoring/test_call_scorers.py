@@ -210,6 +210,16 @@ async def test_final_states() -> None:
         )
 
 
+@pytest.mark.parametrize("levels", [300, 100_000])
+async def test_a_file_that_is_nested_too_deeply_is_a_wrong_one(levels: int) -> None:
+    journal, deep = MemoryJournal(), f"{'[' * levels}{']' * levels}"
+    steps = [call("write_file", {"file_path": "a.json", "content": deep})]
+    run = await Agent(ScriptedModel([steps, "done"]), tools=["files"], journal=journal).run(
+        "go", metadata={"expected": {"files": {"a.json": f"{deep} "}}}
+    )
+    assert (await grade_with(journal, run, "final_state")).rewards["it"] == 0
+
+
 async def test_efficiency_and_trajectories_are_measured_against_the_oracle() -> None:
     task = load_task("files:csv_sum-0001")
     journal = MemoryJournal()

@@ -128,6 +128,14 @@ def test_other_tools_are_reached_by_any_component(served: Served) -> None:
     ("method", "path", "body", "status", "kind"),
     [
         ("POST", "/execute", b"{", 400, "InvalidRequest"),
+        ("POST", "/execute", b'{"session_id": "s", "args": ' + b"[" * 100_000, 400, "InvalidRequest"),
+        (
+            "POST",
+            "/execute",
+            b'{"session_id": "s", "tool": "f", "args": {"a": ' + b"[" * 9_000,
+            400,
+            "InvalidRequest",
+        ),
         ("POST", "/execute", {"tool": "f"}, 400, "InvalidRequest"),
         ("POST", "/execute", {"session_id": "", "tool": "f"}, 400, "InvalidRequest"),
         ("POST", "/execute", {"session_id": "s", "tool": "f", "args": []}, 400, "InvalidRequest"),

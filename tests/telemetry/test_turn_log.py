@@ -248,6 +248,12 @@ def test_the_rest_of_a_turn_is_told() -> None:
     assert "hm" not in msgspec.json.encode(record).decode().split('"')
 
 
+def test_a_skill_whose_call_is_nested_too_deeply_is_not_named() -> None:
+    deep = ToolCall("c", "use_skill", f'{{"skill_name": {"[" * 100_000}')
+    (record,) = fold(BEGIN, turn(), asked(), said(answer("", deep)), ended())
+    assert record.skills == []
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 

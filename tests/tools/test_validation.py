@@ -198,3 +198,16 @@ def test_values_of_many_items_are_checked_whole() -> None:
     assert OutputChecker(schema).find_fault([{"a": 1}] * 2000 + [{"a": "x"}]) == (
         '/2000/a: "x" is not of type "integer"'
     )
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"enum": [1]}, {"uniqueItems": True}])
+def test_values_that_are_nested_deeply_do_not_fit(schema: Any) -> None:
+    """The validator converts a value that it describes or compares, and raises an error at 256 levels."""
+    value: Any = []
+    for _ in range(400):
+        value = [value]
+    value = [value, value]
+    told = "the value is nested too deeply to check it"
+    assert OutputChecker(schema).find_fault(value) == told
+    checker = ArgumentChecker({"type": "object", "properties": {"k": schema}})
+    assert f"- {told}\n" in (checker.find_fault({"k": value}) or "")

@@ -86,3 +86,10 @@ def test_the_time_of_a_call_is_found(text: str) -> None:
 )
 def test_other_times_are_no_sign_of_a_clock(text: str) -> None:
     assert not shows_clock(text, NOW, NOW + 0.1)
+
+
+@pytest.mark.parametrize("levels", [700, 100_000])
+def test_results_that_are_nested_deeply_are_compared_as_texts(levels: int) -> None:
+    text = f"{'[' * levels}{']' * levels}"
+    assert same(f"{text}\na", f"a\n{text}", "order")
+    assert same(text, f"{text}\n", "order")

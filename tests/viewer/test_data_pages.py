@@ -112,29 +112,34 @@ def test_no_text_can_leave_its_place(tmp_path: Path) -> None:
     }
 
 
-def test_without_the_viewer_a_job_writes_how_to_build_it(tmp_path: Path) -> None:
-    """In a package without the built page, files say what to do, and a command that prints a page fails."""
+def test_without_the_viewer_no_report_is_written(tmp_path: Path) -> None:
+    """In a package without the built page, commands that write a page fail and say how to build it."""
     package = Path(treadle.__file__).parent
     ignore = shutil.ignore_patterns("bundle.html")
     shutil.copytree(package, tmp_path / "lib/treadle", copy_function=os.symlink, ignore=ignore)
-    dataset = made.plain_folder(tmp_path / "d", 2)
-    script = (
-        "from pathlib import Path; from treadle.viewer import write_page; "
-        "from treadle.datagen.dataset.dataset_view import make_dataset_view as make; "
-        "write_page(make(Path('d')), Path('d/report.html'))"
-    )
+    made.plain_folder(tmp_path / "d", 2)
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "lib")}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
-    assert "make viewer" in (dataset / "report.html").read_text()
-    done = subprocess.run(
-        [sys.executable, "-m", "treadle", "report", "d"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "make viewer" in done.stderr
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "treadle", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    tasks = ("--task", "files:csv_sum-0001", "--model", "oracle")
+    assert run("rollout", *tasks, "--groups", "1", "--group-size", "2", "-q").returncode == 0
+    for command in (
+        ("report", "d"),
+        ("report", "d", "--out", "x.html"),
+        ("dataset", "report", "d"),
+        ("rollout", "report", "rollouts"),
+    ):
+        done = run(*command)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert "make viewer" in done.stderr
+    (tmp_path / "g.yaml").write_text("topics: {prompt: milk}\ntools: {use: [files]}\n")
+    generated = run("generate", "g.yaml", "-m", "mock:teacher", "-n", "1", "-o", "g")
+    assert generated.returncode == 0, generated
+    assert "make viewer" in generated.stderr
+    assert not list(tmp_path.glob("**/*.html"))
 
 
 @pytest.fixture

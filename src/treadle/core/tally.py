@@ -24,6 +24,13 @@ UNKNOWN = Charge(UNREPORTED, None)
 """The charge of an inference whose answer was lost, and that may have been paid for."""
 
 
+def write_usd(cost_usd: float) -> str:
+    """Return a cost for people, such as `$0.0123`: `<$0.0001` if it is smaller, and `$0` if there is none."""
+    if cost_usd >= 0.0001:
+        return f"${cost_usd:,.4f}"
+    return "<$0.0001" if cost_usd else "$0"
+
+
 def charge_of(body: e.DurableBody) -> Charge | None:
     """Return the use that a body records, without the runs that tool calls drove; `None` if it records none."""
     if isinstance(body, e.InferenceCompleted):

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from treadle.core.tally import write_usd
 from treadle.core.types import Role
 from treadle.evals.evaluation_config import ROWS
 from treadle.evals.evaluation_folder import Sample
@@ -83,7 +84,7 @@ def make_rows(results: Results) -> tuple[list[str], list[list[str]]]:
 
 
 def _write_use(item: ModelResult) -> list[str]:
-    cost = "unknown" if item.cost_usd is None else f"{item.cost_usd:.4f}"
+    cost = "unknown" if item.cost_usd is None else write_usd(item.cost_usd).replace("$", "")
     return [f"{item.steps:.1f}", f"{item.tokens:,.0f}", cost, f"{item.seconds:.2f}"]
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import require
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json
 from treadle.export.exporter import FORMATS, ColumnType
 from treadle.export.whole import whole_file
@@ -97,7 +98,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, Json]]:
                 for index in range(batch.num_rows):
                     values = {key: _take(arrow, kinds[key], columns[key][index]) for key in kinds}
                     yield {key: value for key, value in values.items() if value is not None}
-    except (OSError, arrow.ArrowException, msgspec.DecodeError) as error:
+    except (OSError, arrow.ArrowException, *UNREADABLE) as error:
         raise ExportError(f"{str(path)!r} cannot be read as Parquet: {error}") from error
 
 
@@ -145,7 +146,7 @@ def _read_groups(source: Path, columns: Mapping[str, ColumnType]) -> Iterator[di
                     )
                 for key, kind in columns.items():
                     group[key].append(_read_value(raw.get(key), kind))
-            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            except UNREADABLE as error:
                 raise ExportError(f"line {number} of {str(source)!r} is not such a row: {error}") from error
             size += len(line)
             if size >= GROUP_BYTES:

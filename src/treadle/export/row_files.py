@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json
 from treadle.export.exporter import (
     FORMATS,
@@ -86,7 +87,7 @@ def _decode_whole(data: bytes) -> list[dict[str, Json]]:
     try:
         found = msgspec.json.decode(data, type=list[dict[str, Any]] | dict[str, Any])
         return [found] if isinstance(found, dict) else found
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return []
 
 
@@ -323,5 +324,5 @@ def read_group_file(path: str | Path) -> Iterator[Group]:
             yield from read_groups(msgspec.json.decode(line) for line in file if line.strip())
     except OSError as error:
         raise explain_unread("", path, error) from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ExportError(f"{str(path)!r} has a line that is not JSON: {error}") from error

@@ -124,7 +124,7 @@ def is_same_content(path: str, expected: str | None, found: bytes | None) -> boo
         text = found.decode()
         if path.endswith(".json"):
             return is_same_value(json.loads(expected), json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return [line.rstrip() for line in expected.rstrip().split("\n")] == [
         line.rstrip() for line in text.rstrip().split("\n")

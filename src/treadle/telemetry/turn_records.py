@@ -7,7 +7,6 @@ made while the run is driven, after a crash, or later from a journal.
 import hashlib
 from collections.abc import Iterable, Iterator
 
-import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
@@ -15,7 +14,7 @@ from treadle.core.judgement import Judgement
 from treadle.core.lineage import Caller, Child, Parent
 from treadle.core.tally import UNKNOWN, charge_of
 from treadle.core.turns import STEP_CHANGES, StepFold, find_handlers
-from treadle.core.types import Json, RecalledItem, Route, StopReason, ToolSpec, Usage
+from treadle.core.types import RecalledItem, Route, StopReason, ToolCall, ToolSpec, Usage
 from treadle.routing.judging import find_refusal
 from treadle.telemetry.conventions import agent_name
 
@@ -321,7 +320,7 @@ class RecordFold:
         for made in message.server_calls:
             part.server_tools[made.name] = part.server_tools.get(made.name, 0) + 1
         for call in message.tool_calls:
-            if call.name == _SKILL_TOOL and (skill := _read_skill(call.arguments)):
+            if call.name == _SKILL_TOOL and (skill := _read_skill(call)):
                 part.skills.append(skill)
         if body.refused_tool is not None and body.refused_tool not in part.refusals:
             part.refusals.append(body.refused_tool)
@@ -407,10 +406,7 @@ _BOTH = {kind: (STEP_CHANGES.get(kind), _TAKE.get(kind)) for kind in (*STEP_CHAN
 """The functions for a body that change the fold and the record, so that both are found with one look-up."""
 
 
-def _read_skill(arguments: str) -> str | None:
-    try:
-        given: Json = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return None
+def _read_skill(call: ToolCall) -> str | None:
+    given = call.parsed_or(None)
     found = [given.get(key) for key in _SKILL_KEYS] if isinstance(given, dict) else []
     return next((name for name in found if isinstance(name, str)), None)

@@ -19,6 +19,7 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.prompts.foreign import let_in_tool
 from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.texts.masking import hide_in_url
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.background import run_blocking
@@ -229,7 +230,7 @@ def _read_executed(answer: HttpAnswer, *, is_custom: bool = False) -> ToolOutput
 def _decode(answer: HttpAnswer, *, is_strict: bool = True) -> Any:
     try:
         return msgspec.json.decode(answer.body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         if is_strict:
             raise ToolError(
                 f"the service did not answer with JSON (HTTP {answer.status}): {answer.body[:200]!r}"

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from treadle.trajectory.run_verification import Verifier
 
 
+UNREACHED = "what runs the tool does not answer"
+
+
 class Difference(Struct, frozen=True):
     """One result that differs from the recorded one."""
 
@@ -91,6 +94,8 @@ class Rerun(Struct):
             and shows_clock(recorded.content, *span)
         ):
             found = "its result has the time at which it ran"
+        if isinstance(found, ToolResult) and found.error_kind is ToolErrorKind.IN_DOUBT:
+            found = f"{UNREACHED}: {found.content}"
         if isinstance(found, str):
             self.skips.append(f"{name}: {found}")
             return False
@@ -228,10 +233,10 @@ def normalize(text: str, may_differ: Sequence[str]) -> str:
 def _sort(text: str) -> str:
     try:
         value = json.loads(text)
+        if isinstance(value, list | dict):
+            return json.dumps(_sort_json(value), sort_keys=True)
     except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, list | dict):
-        return json.dumps(_sort_json(value), sort_keys=True)
+        pass
     return "\n".join(sorted(text.splitlines()))
 
 

@@ -40,7 +40,7 @@ from treadle.tools.read_again import ReadMessage, ReadResult
 from treadle.tools.resolve import demands_of_tools, parts_of, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
-from treadle.trajectory.rerun import Difference, Inner, RecordedRules, Rerun
+from treadle.trajectory.rerun import UNREACHED, Difference, Inner, RecordedRules, Rerun
 
 _LOST = {
     ToolErrorKind.IN_DOUBT: "its outcome was lost",
@@ -134,6 +134,11 @@ class Verification(Struct, frozen=True):
     def unavailable(self) -> tuple[str, ...]:
         """The texts in `skips` of calls whose tool is missing."""
         return tuple([skip for skip in self.skips if skip.endswith(_UNAVAILABLE)])
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """The texts in `skips` of calls that failed because of a fault of the infrastructure."""
+        return tuple([skip for skip in self.skips if f": {UNREACHED}: " in skip])
 
     @property
     def is_verified(self) -> bool:

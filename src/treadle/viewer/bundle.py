@@ -39,12 +39,16 @@ def is_built() -> bool:
     return files("treadle.viewer").joinpath("bundle.html").is_file()
 
 
+def check_built() -> None:
+    """Check that the package has the page. Raises: `NotBuiltError`."""
+    if not is_built():
+        raise NotBuiltError(HOW_TO_BUILD)
+
+
 def read_bundle() -> str:
     """Return the page without data. Raises: `NotBuiltError`."""
-    try:
-        return files("treadle.viewer").joinpath("bundle.html").read_text("utf-8")
-    except FileNotFoundError:
-        raise NotBuiltError(HOW_TO_BUILD) from None
+    check_built()
+    return files("treadle.viewer").joinpath("bundle.html").read_text("utf-8")
 
 
 def encode_bundle(title: str, start: str, answers: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
-from html import escape
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,13 +23,12 @@ from treadle.evals.evaluation_folder import read_stored as read_evaluation
 from treadle.evals.evaluation_reports import EvaluationView, choose_runs, make_evaluation_view
 from treadle.evals.evaluation_results import make_results
 from treadle.export.groups import Group
-from treadle.export.whole import write_whole
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
 from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_stored, rebuild
 from treadle.rollout.rollouts_view import RolloutsView, make_rollouts_view
 from treadle.trajectory.tokens.trajectories import Decode
-from treadle.viewer.bundle import HOW_TO_BUILD, encode_bundle, escape_part, is_built, write_bundle
+from treadle.viewer.bundle import encode_bundle, escape_part, write_bundle
 from treadle.viewer.run_view import embed_runs
 
 DataView: TypeAlias = "DatasetView | ComparedDatasets | RolloutsView | TopicsView | EvaluationPage"
@@ -194,11 +192,6 @@ def encode_page(view: DataView) -> bytes:
 def write_page(view: DataView, out: Path) -> Path:
     """Write the page of a view as one HTML file, and return its path.
 
-    If the viewer is not built, the file says how to build it. Raises: `ConfigError` if no file can be made.
+    Raises: `NotBuiltError`; `ConfigError` if no file can be made.
     """
-    if is_built():
-        return write_bundle(view.title, *embed(view), out)
-    text = f"{HOW_TO_BUILD}. Then write this file again: treadle report {out.parent}"
-    page = f'<!doctype html><meta charset="utf-8"><title>{escape(view.title)}</title><p>{escape(text)}</p>\n'
-    write_whole([page.encode()], out)
-    return out
+    return write_bundle(view.title, *embed(view), out)

@@ -10,7 +10,7 @@ import pytest
 from rich.text import Text
 from tests.cli.command import Cli
 from tests.testbed.threaded import ThreadedServer
-from tests.viewer.pages import NEEDS_VIEWER, read_answers
+from tests.viewer.pages import IS_BUILT, NEEDS_VIEWER, read_answers
 
 from treadle import open_journal
 from treadle.cli.jobs.rolling import write_group
@@ -209,7 +209,7 @@ def test_the_demo_goes_from_tasks_to_a_report(cli: Cli) -> None:
     assert len(rows) == 6
     assert "sampled tokens with the engine's ids and logprobs" in result.err
     assert "6 token-exact branches of 6 rollouts" in result.err
-    assert (cli.folder / "rollout-demo/rollouts/report.html").exists()
+    assert (cli.folder / "rollout-demo/rollouts/report.html").exists() is IS_BUILT
 
 
 def test_the_demo_removes_no_rollouts_of_others(cli: Cli) -> None:

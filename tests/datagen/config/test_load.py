@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from treadle.core.documents import read_change
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import read_change
 from treadle.datagen.config.loading import load_config
 from treadle.models.config.tables import ModelTable
 

@@ -18,7 +18,7 @@ from tests.datagen.conversations.cast import (
 
 from treadle import ScriptedModel, ToolContext, tool
 from treadle.core.errors import ServerError
-from treadle.core.transcript import check_transcript
+from treadle.core.prompts.transcript import check_transcript
 from treadle.core.types import Fault, Request, Role
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.make import make_sample

@@ -11,8 +11,8 @@ from tests.datagen.dataset import made
 
 from treadle.core.types import Message, Role, ToolCall
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_view import RowIndex, compare_datasets, make_dataset_view
-from treadle.datagen.dataset.entries import read_entries
+from treadle.datagen.dataset.dataset_view import RowIndex, compare_datasets, make_dataset_view, write_body
+from treadle.datagen.dataset.entries import RowEntry, read_entries
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 
 
@@ -160,3 +160,11 @@ def test_two_datasets_differ_in_the_rows_that_say_something_else(tmp_path: Path)
     found = compare_datasets(one, other).rows
     assert (found.equal, found.changed, found.moved) == (2, ["s000002"], 1)
     assert found.only == (["s000004", "s000005", "s000006"], ["s000077"])
+
+
+def test_a_small_cost_of_a_row_is_not_written_as_none() -> None:
+    row = made.plain_row(1)
+    for cost_usd, told in ((2.5e-05, "<$0.0001"), (0.0, "$0"), (0.25, "$0.2500")):
+        sample = replace(made.info(1), cost_usd=cost_usd)
+        entry = RowEntry(1, replace(row, lineage=replace(row.lineage, sample=sample)), ())
+        assert write_body(entry)["facts"]["cost"] == told

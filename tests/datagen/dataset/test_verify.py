@@ -16,7 +16,7 @@ from treadle import Agent, JournalError, ScriptedModel, open_journal
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
-from treadle.datagen.dataset.verification import CheckedRow, check_ledger, verify_rows
+from treadle.datagen.dataset.verification import CheckedRow, Totals, check_ledger, verify_rows
 from treadle.export.row_files import open_writer
 from treadle.export.rows import Row, load_row
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
@@ -189,6 +189,43 @@ async def test_a_server_is_started_once_for_all_rows(tmp_path: Path) -> None:
     assert all(item.is_confirmed and item.matched == 1 for item in found.values())
     assert len(found) == 3
     assert starts.read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("raise SystemExit(3)", "ended before it answered"),
+        (
+            "class Lines:\n    def __iter__(self):\n        for line in stdin:\n"
+            "            if 'tools/call' in line: raise SystemExit(3)\n            yield line\n"
+            "import sys\nstdin, sys.stdin = sys.stdin, Lines()",
+            "its outcome is unknown",
+        ),
+    ],
+)
+async def test_a_server_that_does_not_answer_is_no_problem_of_a_row(
+    tmp_path: Path, broken: str, told: str
+) -> None:
+    server = tmp_path / "server.py"
+    run_small = (
+        f"import runpy\nrunpy.run_path({str(Path(__file__).parents[2] / 'tools/mcp/small_server.py')!r})\n"
+    )
+    server.write_text(run_small)
+    with open_journal(tmp_path / "journal.db") as journal:
+        model = ScriptedModel([[call("add", {"a": 1, "b": 2})], "3"])
+        run = await Agent(model, tools=[f"mcp:{sys.executable} {server}"], journal=journal).run("go")
+        row = load_row(journal, run.run_id)
+    rows = [replace(row, lineage=replace(row.lineage, sample=made.info(1)))]
+    path = made.write_rows(tmp_path / "rows.jsonl", rows)
+    server.write_text(f"{broken}\n{run_small}")
+    (found,) = (await verify(path, tmp_path / "journal.db")).values()
+    assert found.problems == ()
+    assert told in found.faults[0]
+    assert not found.is_confirmed
+    totals = Totals()
+    totals.add(found)
+    assert (totals.faulty, totals.unreached, totals.confirmed) == (0, 1, 0)
+    assert str(totals).endswith("a server did not answer for 1 row")
 
 
 def test_rows_and_ledger_are_compared(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 import pytest
 from tests.datagen.quality.test_grounding import read_answer
 
-from treadle.datagen.quality.figure_reader import find_quantities
+from treadle.datagen.quality.figures.figure_reader import find_quantities
 from treadle.datagen.quality.filters.grounding import DOUBTFUL
-from treadle.datagen.quality.result_records import stem
-from treadle.datagen.quality.statements import StatementKind, find_statements
+from treadle.datagen.quality.statements.result_records import stem
+from treadle.datagen.quality.statements.statements import StatementKind, find_statements
 
 KILN = (
     '{"kiln": "KN-31", "potter": "Ada Berg", "last_fired_on": "2026-04-02", "planned_on": "2026-09-19", '

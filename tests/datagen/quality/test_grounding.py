@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from tests.datagen.quality.candidates import changed, config, play, solve, verdict, with_answer
 
 from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
-from treadle.datagen.quality import statement_features
-from treadle.datagen.quality.derivations import evaluate
-from treadle.datagen.quality.doubts import DoubtKind
 from treadle.datagen.quality.filters.grounding import DOUBTFUL, Finding, GroundingFilter, GroundingSettings
 from treadle.datagen.quality.protocol import Candidate, Resources
-from treadle.datagen.quality.statements import StatementKind, strip_emphasis
+from treadle.datagen.quality.statements import statement_features
+from treadle.datagen.quality.statements.derivations import evaluate
+from treadle.datagen.quality.statements.doubts import DoubtKind
+from treadle.datagen.quality.statements.statements import StatementKind, strip_emphasis
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.models import call
 from treadle.tasks.files import TASK_SET

@@ -3,24 +3,26 @@
 import sys
 
 import pytest
-from tests.datagen.quality.candidates import config, play
+from msgspec.structs import replace
+from tests.datagen.quality.candidates import changed, config, play, verdict, with_answer
 
 from treadle.core.errors import ProviderError, UserCodeError
-from treadle.datagen.quality import (
-    count_rules,
-    doubts,
-    evidence,
-    figure_dates,
-    figure_reader,
-    quantity_rules,
-    result_records,
-    signatures,
-    statements,
-    support,
-)
+from treadle.core.types import Message, Role, ToolCall
+from treadle.datagen.config.generation_config import Generation
+from treadle.datagen.quality import signatures
+from treadle.datagen.quality.figures import figure_dates, figure_reader
 from treadle.datagen.quality.filters import form, wording
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
+from treadle.datagen.quality.statements import (
+    count_rules,
+    doubts,
+    evidence,
+    quantity_rules,
+    result_records,
+    statements,
+    support,
+)
 from treadle.datagen.scenarios import kinds
 from treadle.models.scripted import call
 
@@ -175,3 +177,23 @@ async def test_the_statements_of_a_long_answer_take_time_in_proportion_to_it(tex
         steps.append(calls)
         assert max([len(item.sentence) for item in found], default=0) <= 2000
     assert steps[1] <= 6 * steps[0] + 1000
+
+
+@pytest.mark.parametrize("levels", [400, 100_000])
+async def test_arguments_and_answers_that_are_nested_deeply(levels: int) -> None:
+    """No filter fails because of them, and those of a call that failed reject nothing."""
+    deep = f"{'[' * levels}{']' * levels}"
+    bad = [ToolCall("", "read_file", f'{{"file_path": {deep}}}')]
+    found = await play(
+        "What is in notes.txt?", Message(Role.ASSISTANT, "", tuple(bad)), READ, "It says milk."
+    )
+    checks = with_answer(found, deep), found
+    for item in checks:
+        for told in await Pipeline(config()).check(item):
+            assert "the filter failed" not in told.reason
+    made = changed(found, lambda messages: [replace(item, is_error=False) for item in messages])
+    assert "read_file" in (await verdict(made, "schema")).reason
+    section = {"conversation": {"output_schema": {"type": "object"}}}
+    settings = config().model_copy(update={"generation": Generation.model_validate(section)})
+    told = {item.filter: item.reason for item in await Pipeline(settings).check(checks[0])}["schema"]
+    assert "nested too deeply" in told or "is not JSON" in told

@@ -4,11 +4,11 @@ import pytest
 from tests.datagen.quality.test_grounding import read_answer
 
 from treadle.core.types import Message, Role, ToolCall
-from treadle.datagen.quality.doubts import DoubtKind
-from treadle.datagen.quality.evidence import Evidence
-from treadle.datagen.quality.matches import Matches
-from treadle.datagen.quality.statements import StatementKind, find_statements
-from treadle.datagen.quality.support import Support
+from treadle.datagen.quality.statements.doubts import DoubtKind
+from treadle.datagen.quality.statements.evidence import Evidence
+from treadle.datagen.quality.statements.matches import Matches
+from treadle.datagen.quality.statements.statements import StatementKind, find_statements
+from treadle.datagen.quality.statements.support import Support
 
 WARDS = "ward,beds,nurses\nNorth,24,7\nSouth,31,9\n"
 RAFFLE = "prize,tickets\nlamp,6\nwax kit,103\ntrowel,184\n"

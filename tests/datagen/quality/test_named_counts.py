@@ -7,10 +7,10 @@ from tests.datagen.quality.candidates import config
 from tests.datagen.quality.test_grounding import read_answer
 
 from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
-from treadle.datagen.quality.doubts import DoubtKind
 from treadle.datagen.quality.filters.grounding import DOUBTFUL, WORDING, GroundingFilter, GroundingSettings
 from treadle.datagen.quality.protocol import Resources
-from treadle.datagen.quality.statements import StatementKind
+from treadle.datagen.quality.statements.doubts import DoubtKind
+from treadle.datagen.quality.statements.statements import StatementKind
 
 BOARDS = '{"round": "R5", "boards": [{"player": "Ada"}, {"player": "Bo"}, {"player": "Cy"}], "state": "open"}'
 ROWS = "name,score\nSeven Bridges,14\nHarbour Lights,31\n"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from treadle.datagen.quality.doubts import shape
-from treadle.datagen.quality.figure_reader import find_quantities, read_number
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, unit_of
-from treadle.datagen.quality.statements import gate, words_in
+from treadle.datagen.quality.figures.figure_reader import find_quantities, read_number
+from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.statements.doubts import shape
+from treadle.datagen.quality.statements.statements import gate, words_in
 
 
 def only(text: str) -> Quantity:

@@ -3,8 +3,8 @@
 import pytest
 from tests.datagen.quality.test_grounding import read_answer
 
-from treadle.datagen.quality.result_records import read_records
-from treadle.datagen.quality.statements import StatementKind
+from treadle.datagen.quality.statements.result_records import read_records
+from treadle.datagen.quality.statements.statements import StatementKind
 
 PERMITS = (
     '{"permit":"PM-12","holder":"Ada Stern","permit_state":"on hold","lot_size_m2":640,"fee_eur":412.5,'

@@ -28,7 +28,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_stats import DatasetStats, Summary, collect, describe
-from treadle.datagen.dataset.entries import RowEntry, find_entry
+from treadle.datagen.dataset.entries import RowEntry, find_entry, find_rows
 
 if TYPE_CHECKING:
     from treadle.datagen.dataset.verification import CheckedRow
@@ -255,7 +255,7 @@ def verify(
 
     Each row must agree with its run, and its transcript must be complete. The calls are made again with the tools
     of the run; a row that claims to be verified must have all of its calls confirmed. The rows must be those that
-    the ledger counts. The exit code is 1 if anything differs.
+    the ledger counts. The exit code is 1 if anything differs, or if a server does not answer.
 
     Examples:
         treadle dataset verify dataset
@@ -274,7 +274,7 @@ def verify(
                 totals.add(checked)
                 if is_json:
                     print_json(checked)
-                elif checked.problems:
+                elif checked.problems or checked.faults:
                     _print_row(checked)
                 advance(checked.row_id)
 
@@ -283,14 +283,12 @@ def verify(
         print_error(problem)
     if not is_json:
         print_line(str(totals), "bold")
-    return ExitCode.FAILED if problems or totals.faulty else ExitCode.DONE
+    return ExitCode.FAILED if problems or totals.faulty or totals.unreached else ExitCode.DONE
 
 
 def _find_journal(path: Path) -> str:
     """Return the journal of a dataset's folder. Raises: `ConfigError` if there is none."""
     if not path.is_dir():
-        from treadle.datagen.dataset.entries import find_rows
-
         find_rows(path)
         raise ConfigError(
             "give the journal with the runs of the rows, with --journal PATH: a single file of rows has none"
@@ -304,11 +302,12 @@ def _find_journal(path: Path) -> str:
 
 
 def _print_row(checked: "CheckedRow") -> None:
-    print_error(
-        f"row {checked.row_id} (run {checked.run_id}): {write_count(len(checked.problems), 'problem')}"
-    )
+    found = write_count(len(checked.problems), "problem") if checked.problems else "not verified"
+    print_error(f"row {checked.row_id} (run {checked.run_id}): {found}")
     for problem in checked.problems:
         print_line(f"  {problem}", "red")
+    for fault in checked.faults:
+        print_line(f"  not made again: {fault}", "yellow")
 
 
 def report(
@@ -326,11 +325,13 @@ def report(
         treadle dataset report rows.jsonl --out report.html
     """
     from treadle.datagen.dataset.dataset_view import make_dataset_view
-    from treadle.viewer.bundle import HOW_TO_BUILD, is_built
+    from treadle.viewer.bundle import check_built
     from treadle.viewer.data_pages import write_page
 
+    find_rows(path)  # raises if there is no dataset
+    check_built()
     with spinner("writing the report"):
         default = DatasetFolder(path).report if path.is_dir() else path.with_suffix(".report.html")
         written = write_page(make_dataset_view(path), out or default)
     print_line(str(written))
-    print_note("open it in a browser" if is_built() else HOW_TO_BUILD)
+    print_note("open it in a browser")

@@ -123,7 +123,8 @@ def verify(
 
     The tools are those of --tools, then those that the journal names, then Treadle's own. A call with the effect
     'once' is never made again. The exit code is 0 if all compared results are the same. It is 1 if a result
-    differs, if the tool of a call is missing, or if no call of a run could be compared.
+    differs, if the tool of a call is missing or its server does not answer, or if no call of a run could be
+    compared.
 
     Examples:
         treadle verify --all
@@ -185,7 +186,7 @@ def _verify(
 
 def _is_good(found: "Verification") -> bool:
     is_checked = found.matched > 0 or found.calls == 0
-    return is_checked and not found.differences and not found.unavailable
+    return is_checked and not found.differences and not found.unavailable and not found.unreached
 
 
 def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from treadle.cli.terminal.view import make_view
 from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import ToolCall
 from treadle.journal.hub import listen
 from treadle.journal.listing import facts_of
@@ -303,7 +304,7 @@ def _decisions(approvals: dict[str, Decision]) -> list[DecideCall]:
     for said in approvals.values():
         try:
             msgspec.json.decode(said.new_arguments or "{}", type=dict[str, object])
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ConfigError(
                 f"the arguments {said.new_arguments!r:.80} are not a JSON object: {error}"
             ) from None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from treadle.cli.options import common as o
 from treadle.cli.options.option_groups import OptionGroup
-from treadle.cli.terminal.output import bar, print_json, print_line, print_note
+from treadle.cli.terminal.output import bar, print_json, print_line
 from treadle.core.errors import ConfigError
 
 
@@ -86,10 +86,11 @@ def report(
     """
     # The modules of the report are not needed for the help.
     from treadle.rollout.rollout_folder import read_stored
-    from treadle.viewer.bundle import HOW_TO_BUILD, is_built
+    from treadle.viewer.bundle import check_built
     from treadle.viewer.data_pages import make_rollouts_page, write_page
 
     count, decode = len(read_stored(folder).entries), None
+    check_built()
     if renderer is not None:
         from treadle.renderers.registry import load_renderer
 
@@ -101,5 +102,3 @@ def report(
         print_json({"report": str(path), "groups": count})
     else:
         print_line(str(path))
-        if not is_built():
-            print_note(HOW_TO_BUILD)

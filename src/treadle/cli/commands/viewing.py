@@ -78,10 +78,10 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     """Write runs, datasets, rollouts, or evaluations as one HTML file that works from disk.
 
     Examples:
-        treadle report last > run.html
-        treadle report evaluation > evaluation.html
+        treadle report last --out run.html
+        treadle report evaluation --out evaluation.html
     """
-    from treadle.viewer.bundle import encode_bundle, escape_part
+    from treadle.viewer.bundle import check_built, encode_bundle, escape_part
     from treadle.viewer.data_pages import check_folder, find_kind, make_page
     from treadle.viewer.run_view import embed_runs
     from treadle.viewer.token_views import embed_tokens
@@ -90,6 +90,7 @@ def report(runs: list[str] | None = None, journal: str | None = None, out: Path 
     paths = [Path(text) for text in runs or ()]
     if paths and None not in map(find_kind, paths):
         ViewedData(paths)  # its error says what can be shown together
+        check_built()
         with spinner("reading"):
             page = make_page(*paths, journal=journal)
     else:

@@ -130,14 +130,14 @@ def run(
         "or raise generation.max_attempts"
     )
     code = job.report(result.end, result.progress, folder.path, too_many)
-    write_page(result.view, folder.report)
+    if is_built():
+        write_page(result.view, folder.report)
     if not shown.is_quiet:
         for note in result.view.notes:
             print_note(note.rstrip("."))
     if job.says_more and result.progress.kept:
-        print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
-        if not is_built():
-            print_note(f"the report says only that {HOW_TO_BUILD}")
+        report = str(folder.report) if is_built() else f"none, because {HOW_TO_BUILD}"
+        print_note(f"rows: {folder.rows}   card: {folder.card}   report: {report}")
         print_note(f"look at them: {write_command('dataset', 'show', where)}")
         print_note(f"check them: {write_command('dataset', 'verify', where)}")
     return code

@@ -270,8 +270,9 @@ def write_cost(cost_usd: float | None, unknown: int = 0) -> str:
     """Return a cost in dollars, and how many more costs are unknown; `cost unknown` if none is known."""
     if cost_usd is None or (unknown and not cost_usd):
         return "cost unknown"
-    least = "<$0.0001" if cost_usd else "$0"
-    known = f"${cost_usd:.4f}" if cost_usd >= 0.0001 else least
+    from treadle.core.tally import write_usd  # it loads the events
+
+    known = write_usd(cost_usd)
     return f"{known} + {unknown:,} unknown" if unknown else known
 
 

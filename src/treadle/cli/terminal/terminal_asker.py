@@ -13,6 +13,7 @@ from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, is_live, shorten, stderr
 from treadle.cli.terminal.view import View
 from treadle.core.asking import Answer, Answerable, Question
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Effect, Json, ToolCall
 from treadle.tools.protocol import ApprovalRequest, Decision
 from treadle.tools.schema.answer_schema import find_output_fault
@@ -95,7 +96,7 @@ async def _edit(call: ToolCall) -> str | None:
             if isinstance(msgspec.json.decode(text), dict):
                 return text
             problem = "the arguments must be a JSON object"
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             problem = str(error)
         stderr().print(f"  {clean(problem)}", style="red", soft_wrap=True)
     return None
@@ -235,7 +236,7 @@ def _convert(said: str, field: Mapping[str, Json]) -> Json:
         return said
     try:
         return msgspec.json.decode(said)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return said
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 import treadle
+from treadle.core.tally import write_usd
 from treadle.core.texts.documents import read_data
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
@@ -169,7 +170,7 @@ def _making(config: GenerationConfig, stats: DatasetStats) -> str:
         stats=stats,
         models=_table(("role", "model", "settings", "prices", "rows"), models),
         settings=_table(("setting", "value"), [(name, value) for name, value in listed.items() if value]),
-        cost="unknown" if stats.rows_without_cost else f"${stats.cost_usd:,.4f}",
+        cost="unknown" if stats.rows_without_cost else write_usd(stats.cost_usd),
     )
 
 

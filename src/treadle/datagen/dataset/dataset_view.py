@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
+from treadle.core.tally import write_usd
 from treadle.core.types import Json, Role
 from treadle.datagen.config.loading import read_config
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
@@ -255,7 +256,7 @@ def write_body(entry: RowEntry, *, is_whole: bool = False) -> dict[str, Json]:
             "goal": sample.goal,
             "seed": sample.seed,
             "tokens": f"{sample.input_tokens + sample.output_tokens:,}",
-            "cost": None if sample.cost_usd is None else f"${sample.cost_usd:.4f}",
+            "cost": None if sample.cost_usd is None else write_usd(sample.cost_usd),
         }
     most, chars = (len(messages), 10_000_000) if is_whole else (_MAX_MESSAGES, 4_000)
     return {

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.quality.protocol import FilterVerdict
@@ -139,7 +140,7 @@ def _is_native(path: Path) -> bool:
         first = next(filter(bytes.strip, file), b"")
     try:
         return not first or _FORMATS.decode(first).format.startswith("treadle/")
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return False
 
 
@@ -155,7 +156,7 @@ def _read_native(path: Path, first: int = 1, needles: Sequence[str] = ()) -> Ite
                 found = _LINES.decode(line)
                 if found.format != VERSION:
                     raise ExportError(f"its format is {found.format!r}, and this version reads {VERSION!r}")
-            except (msgspec.DecodeError, ExportError) as error:
+            except (*UNREADABLE, ExportError) as error:
                 text = f"line {number} of {str(path)!r} is not a row of the format treadle: {error}"
                 raise ExportError(text) from error
             row = Row(

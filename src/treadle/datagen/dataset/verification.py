@@ -23,6 +23,7 @@ from treadle.export.rows import Row, SampleInfo
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
 from treadle.runs.ensure import Batch
+from treadle.tools.mcp.failure import UnreachableError
 from treadle.trajectory.run_verification import Implementations, Verification, verify_run
 
 _MAX_LISTED = 3
@@ -40,11 +41,13 @@ class CheckedRow(Struct, frozen=True, kw_only=True):
     is_claimed: bool = False
     """True if the row says that it is verified."""
     problems: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    """Why calls were not made again through no fault of the row, such as a server that does not answer."""
 
     @property
     def is_confirmed(self) -> bool:
         """True if every call was made again and gave the same result, and nothing else differs."""
-        return not self.problems and not self.skipped
+        return not self.problems and not self.skipped and not self.faults
 
 
 class Totals(Struct):
@@ -57,6 +60,8 @@ class Totals(Struct):
     """How many of these rows are confirmed."""
     faulty: int = 0
     """How many rows have a problem."""
+    unreached: int = 0
+    """How many rows have calls that failed because of a fault of the infrastructure."""
     calls: int = 0
     matched: int = 0
     skipped: int = 0
@@ -66,6 +71,7 @@ class Totals(Struct):
         self.claimed += checked.is_claimed
         self.confirmed += checked.is_claimed and checked.is_confirmed
         self.faulty += bool(checked.problems)
+        self.unreached += bool(checked.faults)
         self.calls += checked.calls
         self.matched += checked.matched
         self.skipped += checked.skipped
@@ -74,6 +80,8 @@ class Totals(Struct):
         """Return the sums in one sentence."""
         skipped = f", {self.skipped:,} not made again" if self.skipped else ""
         faulty = f"; {self.faulty:,} rows have a problem" if self.faulty else ""
+        plural = "" if self.unreached == 1 else "s"
+        faulty += f"; a server did not answer for {self.unreached:,} row{plural}" if self.unreached else ""
         return (
             f"{self.rows:,} rows: {self.confirmed:,} of {self.claimed:,} that claim to be verified are confirmed; "
             f"{self.matched:,} of {self.calls:,} calls gave the same result{skipped}{faulty}"
@@ -86,9 +94,9 @@ async def verify_rows(
     """Yield the outcome for each row of a dataset, in the order in which they are ready.
 
     A row has a problem if its transcript is faulty, if it differs from its run, if a call gives another result than
-    the recorded one, or if it claims to be verified and a call cannot be made again. A row of a format that cannot
-    hold all of a run is compared with what the format shows of it. `trust` is for journals from elsewhere; see
-    `verify_run`.
+    the recorded one, or if it claims to be verified and a call cannot be made again. A server that does not answer
+    is a fault and no problem of the row. A row of a format that cannot hold all of a run is compared with what the
+    format shows of it. `trust` is for journals from elsewhere; see `verify_run`.
 
     Raises: `UntrustedError`; as `read_entries` does.
     """
@@ -119,7 +127,7 @@ async def _check(
     conversation = Conversation.model_validate(shown) if config is None else config.generation.conversation
     run_id, is_claimed = row.lineage.run_id, sample is not None and sample.is_verified
     problems = [f"its transcript is faulty: {fault}" for fault in check_transcript(row.messages)]
-    found = Verification(run_id, 0, 0, 0, (), ())
+    found, faults = Verification(run_id, 0, 0, 0, (), ()), list[str]()
     try:
         events = await asyncio.to_thread(journal.read, run_id)
         projected = project(run_id, events, conversation)
@@ -130,10 +138,14 @@ async def _check(
     except RunNotFoundError:
         problems.append(f"its run {run_id!r} is not in the journal")
     except (ExportError, JournalError, ConfigError) as error:
-        problems.append(f"its run cannot be used: {error}")
+        if isinstance(error.__cause__, UnreachableError):
+            faults.append(str(error))
+        else:
+            problems.append(f"its run cannot be used: {error}")
     problems += [f"a result differs: {item}" for item in found.differences[:_MAX_LISTED]]
-    if is_claimed and found.skipped:
-        problems.append(f"it claims to be verified, but a call is not made again: {found.skips[0]}")
+    faults += found.unreached
+    if is_claimed and (skips := [skip for skip in found.skips if skip not in found.unreached]):
+        problems.append(f"it claims to be verified, but a call is not made again: {skips[0]}")
     return CheckedRow(
         row_id=entry.row_id,
         run_id=run_id,
@@ -142,6 +154,7 @@ async def _check(
         skipped=found.skipped,
         is_claimed=is_claimed,
         problems=tuple(problems),
+        faults=tuple(faults[:_MAX_LISTED]),
     )
 
 

@@ -4,9 +4,10 @@
 to the costliest. `filters/` has one file for each group of filters. `duplicates` compares a row with all rows
 before it by their `signatures`. `exchanges` and `languages` are what filters share; `words.toml` has their words.
 
-`statements` takes an answer apart, `evidence` has the records of what was seen before it, `support` the rules by
-which one is held against the other, and `grounding.toml` the words of these rules. `figure_reader` alone reads
-figures, by the words of `quantities.toml`; a written form that it does not know is added there.
+In `statements/`, `statements` takes an answer apart, `evidence` has the records of what was seen before it, and
+`support` the rules by which one is held against the other. In `figures/`, `figure_reader` alone reads figures, by
+the words of `quantities.toml`; a written form that it does not know is added there. `grounding.toml` has the words
+of the rules.
 
 A filter is a class with its settings as a class, and a line in `FILTERS` or an entry point of the group
 `treadle.filters`; a configuration may also name a class by its file. Its docstring says what a kept row

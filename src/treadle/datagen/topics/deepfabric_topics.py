@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json
 from treadle.datagen.topics.topic_graph import Topic, TopicGraph, clean_topic, topic_id
 
@@ -123,7 +124,7 @@ def _read_path(line: bytes, where: str, notes: Notes) -> tuple[tuple[str, ...], 
     """Return the path in a line, and the failure that the line reports; `None` if the path is that of a leaf."""
     try:
         entry = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(entry, dict):
         raise ConfigError(f"{where} is {entry!r:.80}; a line is an object with 'path' or 'failed_generation'")

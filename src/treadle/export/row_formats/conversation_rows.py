@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ExportError, FormatError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.rows import (
@@ -219,7 +220,7 @@ def _split_results(text: str, count: int, *, is_last: bool) -> list[str]:
         return [text]
     try:
         found = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         found = []
     if len(found) == count and is_last:
         return [

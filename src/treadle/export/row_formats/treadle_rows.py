@@ -4,6 +4,7 @@ import msgspec
 
 from treadle.core.answering import strip_answer
 from treadle.core.errors import ExportError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json, Message, Role
 from treadle.export.exporter import ColumnType, Loss, RowFormat, without_reasoning
 from treadle.export.row_formats.chat_rows import write_compact
@@ -66,7 +67,7 @@ class CustomRows(RowFormat):
         text = last.tool_calls[-1].arguments if last.tool_calls else strip_answer(last.content)
         try:
             answer = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeError) as error:
+        except UNREADABLE as error:
             raise ExportError(f"the answer of {row.lineage.run_id!r} is not JSON ({error})") from error
         if not isinstance(answer, dict):
             raise ExportError(f"the answer of {row.lineage.run_id!r} is {answer!r:.80}, not an object")

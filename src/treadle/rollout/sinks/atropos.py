@@ -29,6 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ExportError, TransportError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.export.groups import Group
 from treadle.export.token_exporter import LossMask
 from treadle.export.token_formats.atropos_groups import FORMAT, MARK
@@ -118,7 +119,7 @@ class AtroposSession:
             raise TransportError(f"{self._origin}{path} answered with the status {status}")
         try:
             return msgspec.json.decode(answer)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             self.close()
             raise TransportError(f"{self._origin}{path} did not answer in JSON: {error}") from error
 

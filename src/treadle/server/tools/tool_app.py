@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from treadle.core.errors import SandboxError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json, ToolCall, ToolErrorKind
 from treadle.sandbox.paths import normalize_file
 from treadle.server.listening import serve_app
@@ -102,7 +103,7 @@ async def _execute(sessions: ToolSessions, body: bytes, component: str | None) -
     """Make one call, and return the answer."""
     try:
         request = msgspec.json.decode(body, type=_Execute)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except UNREADABLE as error:
         return _fail(f"the body is not a valid request: {error}", "InvalidRequest", 400)
     if not request.session_id:
         return _fail("the session_id is empty", "InvalidRequest", 400)

@@ -19,6 +19,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import name_known
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Effect, Json, Message, Role, ToolSpec
 from treadle.runs.task import Grade, Task, TaskSet, get_task
 from treadle.scoring.call_matching import ExpectedCall, MatchRules, find_call_fault, pair_up
@@ -93,7 +94,7 @@ def _read_lines(path: Path) -> dict[str, dict[str, Any]]:
             f"there is no file {str(path)!r}; the data of BFCL are {_PREFIX}NAME.json, and the folder "
             "possible_answer beside it has a file of the same name"
         ) from error
-    except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
+    except (OSError, *UNREADABLE, KeyError, TypeError) as error:
         raise ConfigError(f"the file {str(path)!r} cannot be read as data of BFCL: {error!r}") from error
 
 

@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json, Message, Role
 from treadle.sandbox.protocol import Sandbox
 
@@ -140,5 +141,5 @@ def check_turns(
 def _describe(name: str, arguments: str) -> str:
     try:
         return write_call(name, msgspec.json.decode(arguments or "{}", type=dict[str, Any]))
-    except (msgspec.DecodeError, msgspec.ValidationError, ToolError):
+    except (*UNREADABLE, ToolError):
         return f"{name}(unreadable)" if name.isidentifier() else "unreadable()"

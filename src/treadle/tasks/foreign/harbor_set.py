@@ -222,7 +222,7 @@ class HarborTask:
                     else found
                 )
                 reward = float(found)
-            except (ValueError, TypeError, ZeroDivisionError):
+            except (ValueError, TypeError, ZeroDivisionError, RecursionError):
                 reward = math.nan
             if math.isfinite(reward):
                 return Grade(min(1.0, max(0.0, reward)), f"its tests gave {reward:g}{_last(outcome)}")

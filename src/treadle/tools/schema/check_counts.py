@@ -43,6 +43,7 @@ class CheckCounter:
             waiting += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
         self.asks_what_is_left = not keys.isdisjoint(_LEFT)
         """True if a part is for what no other is for. Then alternatives multiply when a validator is made."""
+        self.compares_items = "uniqueItems" in keys
         self._resolver: Any = None
         if not keys.isdisjoint(_REFERENCES):
             with suppress(ValueError, jsonschema_rs.ReferencingError):  # the validator says what is wrong

@@ -21,6 +21,7 @@ _MAX_CHECKS = 20_000
 _MAX_UNEVALUATED = 2_000
 """How many checks a schema with `unevaluatedProperties` or `unevaluatedItems` may ask for."""
 _TOO_MANY = "the schema has too many alternatives within alternatives to check this value"
+_TOO_DEEP = "the value is nested too deeply to check it"
 _UNEXPLAINED = "a value does not fit the schema, which has too many alternatives to say where"
 
 _TYPE_NAMES = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
@@ -174,16 +175,25 @@ class _BoundedValidator:
             raise ConfigError(f"{what} not usable: there are too many alternatives within alternatives")
         self._validator = _compile(schema, what)
         self._is_hard = counter.has_references and counter.exceeds(_MAX_CHECKS)
-        self.is_valid: Callable[[Json], bool] = self._is_valid if self._is_hard else self._validator.is_valid
+        is_careful = self._is_hard or counter.compares_items
+        self.is_valid: Callable[[Json], bool] = self._is_valid if is_careful else self._validator.is_valid
 
     def _is_valid(self, value: Json) -> bool:
-        return not self._counter.exceeds(_MAX_CHECKS, value) and bool(self._validator.is_valid(value))
+        if self._is_hard and self._counter.exceeds(_MAX_CHECKS, value):
+            return False
+        try:
+            return bool(self._validator.is_valid(value))
+        except ValueError:  # only items that are compared are converted, which has a limit of 255 levels
+            return False
 
     def explain(self, value: Json) -> tuple[Iterator[Any], str | None]:
         """Return what is wrong with a value that is not valid, or why that cannot be said."""
         if self._counter.has_references and self._counter.exceeds(_MAX_CHECKS, value):
             return iter(()), _TOO_MANY if self._is_hard else _UNEXPLAINED
-        return self._validator.iter_errors(value), None
+        try:
+            return self._validator.iter_errors(value), None
+        except ValueError:
+            return iter(()), _TOO_DEEP
 
 
 def _compile(schema: Json, what: str) -> Any:

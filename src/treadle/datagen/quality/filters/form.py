@@ -12,7 +12,8 @@ from pydantic import Field
 from treadle.core.answering import strip_answer
 from treadle.core.prompts.estimates import CHARS_PER_TOKEN
 from treadle.core.prompts.transcript import check_transcript
-from treadle.core.types import Effect, Json, Message, Role, StopReason, ToolSpec
+from treadle.core.texts.documents import UNREADABLE
+from treadle.core.types import Effect, Json, Message, Role, StopReason, ToolCall, ToolSpec
 from treadle.datagen.quality.exchanges import (
     Exchange,
     answers,
@@ -216,7 +217,7 @@ def _find_repeats(row: Row, items: Sequence[Exchange]) -> list[Exchange]:
             turn = item.turn
             seen.clear()  # the user may have changed something, or wants to be sure
         effect = effects.get(item.call.name, Effect.ONCE)
-        key = item.call.name, _normalize(item.call.arguments)
+        key = item.call.name, _normalize(item.call)
         if effect is not Effect.ONCE and seen.get(key) == item.result.content:
             repeats.append(item)
         elif effect is not Effect.PURE and not item.result.is_error:
@@ -225,11 +226,11 @@ def _find_repeats(row: Row, items: Sequence[Exchange]) -> list[Exchange]:
     return repeats
 
 
-def _normalize(arguments: str) -> bytes:
+def _normalize(call: ToolCall) -> bytes:
     try:
-        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
-    except msgspec.DecodeError:
-        return arguments.encode()
+        return msgspec.json.encode(call.parsed, order="sorted")
+    except UNREADABLE:
+        return call.arguments.encode("utf-8", "surrogatepass")
 
 
 def _find_unused(row: Row, items: Sequence[Exchange]) -> Iterator[str]:
@@ -275,15 +276,13 @@ class SchemaFilter(BuiltinFilter[FilterSettings]):
         row = candidate.row
         tools = {tool.name: tool for tool in row.tools}
         for item in exchanges(row.messages):
-            if not item.result.is_error and (
-                fault := _find_fault(item.call.arguments, tools, item.call.name)
-            ):
+            if not item.result.is_error and (fault := _find_fault(item.call, tools)):
                 return self.reject(f"the call {item.call.call_id!r}: {fault}")
         schema = self.resources.config.generation.conversation.output_schema
         for index in answers(row.messages) if schema is not None else ():
             try:
                 value = msgspec.json.decode(strip_answer(row.messages[index].content))
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 reason = f"{name_message(row.messages, index)} is not JSON: {error}"
                 return self.reject_answer(candidate, [index], reason)
             if fault := find_output_fault(schema or {}, value):
@@ -292,15 +291,14 @@ class SchemaFilter(BuiltinFilter[FilterSettings]):
         return self.accept()
 
 
-def _find_fault(arguments: str, tools: dict[str, ToolSpec], name: str) -> str | None:
-    if name not in tools:
-        return f"the row has no tool {name!r}"
+def _find_fault(call: ToolCall, tools: dict[str, ToolSpec]) -> str | None:
+    if call.name not in tools:
+        return f"the row has no tool {call.name!r}"
     try:
-        value = msgspec.json.decode(arguments) if arguments.strip() else {}
-    except msgspec.DecodeError as error:
-        return f"the arguments of {name!r} are not JSON: {error}"
-    found = _checker(msgspec.json.encode(tools[name].parameters)).find_fault(value)
-    return f"{name!r}: {'; '.join(found.splitlines()[:3])}" if found else None
+        found = _checker(msgspec.json.encode(tools[call.name].parameters)).find_fault(call.parsed)
+    except UNREADABLE as error:
+        return f"the arguments of {call.name!r} are not JSON: {error}"
+    return f"{call.name!r}: {'; '.join(found.splitlines()[:3])}" if found else None
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec.structs import replace
 from pydantic import Field
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, TransportError
 from treadle.core.events import Rewarded, SnapshotTaken, TurnCompleted
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
@@ -136,6 +136,8 @@ class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
         if found.skipped:
             reason = f"{found.skipped} of {found.calls} calls were not made again: {found.skips[0]}"
             is_kept = self.settings.unverifiable == "keep"
+            if found.unreached and not is_kept:
+                raise TransportError(reason)
             return self.accept(reason, **counts) if is_kept else self.reject(reason, **counts)
         if not found.calls:
             return self.accept("there are no calls", **counts)

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated
 
-import msgspec
 from pydantic import AfterValidator
 
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Json, Message, Role, ToolSpec
+from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.datagen.quality.exchanges import WORD, answers, exchanges, leaves_of, name_message, quote
 from treadle.datagen.quality.languages import LANGUAGES, detect_language, pattern
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
@@ -105,7 +104,7 @@ class PlaceholderFilter(BuiltinFilter[FilterSettings]):
         messages = candidate.row.messages
         tools = {tool.name: tool for tool in candidate.row.tools}
         for item in exchanges(messages):
-            found = _find_placeholders(item.call.arguments, tools.get(item.call.name))
+            found = _find_placeholders(item.call, tools.get(item.call.name))
             seen = [message.content for message in messages[: item.index] if message.tool_calls == ()]
             for where, mark in found:
                 if not any(mark in text for text in seen):
@@ -119,12 +118,9 @@ class PlaceholderFilter(BuiltinFilter[FilterSettings]):
         return self.accept()
 
 
-def _find_placeholders(arguments: str, tool: ToolSpec | None) -> Iterator[tuple[str, str]]:
+def _find_placeholders(call: ToolCall, tool: ToolSpec | None) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each placeholder in the arguments of a call."""
-    try:
-        values = msgspec.json.decode(arguments) if arguments.strip() else {}
-    except msgspec.DecodeError:
-        return
+    values = call.parsed_or(None)
     if not isinstance(values, dict):
         return
     schema = {} if tool is None else tool.parameters

@@ -214,7 +214,7 @@ def _read_actions(message: Any, text_field: str | None, is_call: bool) -> list[t
         action: Any
         try:
             action = json.loads(call.function.arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             action = None
         if not isinstance(action, dict):
             action = "The arguments are not an object of JSON."
