@@ -62,16 +62,46 @@ NEWTON_STEPS, GRADIENTS = 6, 15
 NEARER_STEPS = 3
 """The number of Newton steps from the weights of all messages to those without one hand."""
 FIRST_HAND = 20
-"""The least part of the messages with two labels."""
+"""The least part of the messages that are as users write them."""
 DEV_WEIGHT, HAND_WEIGHT, TASK_WEIGHT = 8, 2, 4
 """How many times an example of `dev` counts, most of whose messages look like another label, and one of a hand that
 had seen no training texts, for most heads and for tasks: its messages are as users write them."""
-ALONE = (8, 15, 18, 19, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
+ALONE = (
+    8,
+    15,
+    18,
+    19,
+    21,
+    22,
+    23,
+    24,
+    25,
+    26,
+    27,
+    28,
+    29,
+    30,
+    31,
+    32,
+    33,
+    34,
+    35,
+    36,
+    37,
+    38,
+    39,
+    40,
+    41,
+    42,
+    43,
+    44,
+    45,
+)
 FOLDS = ((0, 10), (1, 2, 3), (4, 5, 6, 7, 20), (9, 11), (12, 13, 14, 16, 17), *[(part,) for part in ALONE])
 """The parts that are left out together: those of one hand, and small ones with another."""
 SINGLE = (36, 37, 38, 39, 40)
-"""The parts of writers whose messages have one label. They are training texts: four sets of messages whose labels
-follow from the sense of several sentences, and one of short complete requests. They say little about how often
+"""The parts that are training texts: four sets of messages whose labels follow from the sense of several sentences,
+and one of short complete requests. They say little about how often
 something is left open, so thresholds are chosen with the others."""
 BETAS = {"refusal": 0.6, "ambiguity": 0.9}
 """How important recall is for a threshold beside precision, where it is not as important: an answer that is taken
@@ -127,7 +157,7 @@ class Example(Struct, frozen=True):
 
 
 def is_of_hand(part: int) -> bool:
-    """Return whether a part has messages with two labels of a writer who had seen no training texts."""
+    """Return whether a part has messages as users write them, of a writer who had seen no training texts."""
     return part >= FIRST_HAND and part not in SINGLE
 
 
