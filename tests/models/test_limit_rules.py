@@ -222,3 +222,20 @@ def test_a_hold_delays_requests_and_teaches_nothing():
         assert pace.wait(now + 0.6) == 0.0
         pace.admit(now + 0.6)
     assert pace.rate is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_refusals_at_random_leave_a_rate(seed):
+    """Also if the first request after a pause is refused, so that a period has none that was accepted."""
+    random = Random(seed)
+    pace, now = RequestPace(0.0, random), 0.0
+    for _ in range(300):
+        while (wait := pace.wait(now)) > 0:
+            now += wait + 1e-6
+        pace.admit(now)
+        now += 0.01
+        if random.random() < 0.3:
+            pace.refuse(now - 0.01, now, random.choice([None, 0.02, 0.05]))
+        else:
+            pace.succeed()
+    assert now < 3_000

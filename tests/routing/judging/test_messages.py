@@ -6,8 +6,8 @@ MESSAGES = judging.load_messages()
 
 LEAST = {
     "dev": {"ambiguity": 0.98, "task": 0.97, "boilerplate": 0.98, "identity": 0.98, "refusal": 0.98},
-    "test": {"ambiguity": 0.83, "task": 0.87, "boilerplate": 0.94, "identity": 0.88, "refusal": 0.97},
-    "fresh": {"ambiguity": 0.91, "task": 0.81, "boilerplate": 0.89, "identity": 0.79, "refusal": 0.84},
+    "test": {"ambiguity": 0.83, "task": 0.87, "boilerplate": 0.94, "identity": 0.84, "refusal": 0.97},
+    "fresh": {"ambiguity": 0.89, "task": 0.81, "boilerplate": 0.89, "identity": 0.79, "refusal": 0.84},
 }
 """The least F1. `test` and `fresh` are in no training data."""
 LEAST_HELD_OUT = {"ambiguity": 0.77, "task": 0.82, "boilerplate": 0.92, "identity": 0.82, "refusal": 0.83}

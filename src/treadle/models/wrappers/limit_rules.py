@@ -192,7 +192,7 @@ class RequestPace:
             return
         rate, counted = self._estimate(accepted, seconds, waited) if accepted > 0 else (0.0, 0.0)
         assert self._bucket is not None
-        if self.rate is None and counted < _FEW:
+        if counted < (_FEW if self.rate is None else 1):
             # Too few requests to learn a rate from; but it was too much, so continue lower and more slowly.
             self._doubling_seconds *= 1.7
             self._restart(max(self._bucket.rate * 0.75, 1e-3), self._bucket.capacity, now)
