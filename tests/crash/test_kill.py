@@ -401,8 +401,11 @@ def test_a_session_with_a_memory_that_was_killed(tmp_path: Path) -> None:
 def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
     """A message is kept while it is judged, and has one judgement; a refused tool is called once."""
     total, _ = dry_run(tmp_path, ("judged", False), "process")
-    seen = set()
-    for point in range(1, total, 1 if IS_FULL else 7):
+    seen, wanted = set(), {(0, 1), (1, 1), (1, 2), (2, 2)}
+    # Which state a point finds depends on what the judge has done by then; so more points are tried if need be.
+    for point in range(1, total) if IS_FULL else [*range(1, total, 7), *range(4, total, 7)]:
+        if not IS_FULL and point % 7 == 4 and wanted <= seen:
+            break
         path = tmp_path / f"{point}.db"
         assert run_once(path, "judged", "process", point, False) == -signal.SIGKILL
         kept, judged_until = read(path), len(witnessed(path, "judged"))
@@ -424,7 +427,7 @@ def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
         assert len(nudges) == 2
         assert len(effects) == len(set(effects))
         seen.add((len(begun), len(waiting)))
-    assert {(0, 1), (1, 1), (1, 2), (2, 2)} <= seen
+    assert wanted <= seen
 
 
 @pytest.mark.sets(3)

@@ -110,7 +110,7 @@ async def test_every_leaf_has_a_row_and_a_larger_number_continues(tmp_path: Path
 async def test_a_changed_configuration_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
     await make(config(None, generation={"num_samples": 3}), tmp_path)
     other = config(None, generation={"num_samples": 5, "instructions": "Be brief."})
-    with pytest.raises(ConfigError, match=r'generation.instructions was not set and is "Be brief\."'):
+    with pytest.raises(ConfigError, match=r'generation.instructions was not set and is now "Be brief\."'):
         await make(other, tmp_path)
     result = await make(other, tmp_path, options=Continuation(accept_changes=True))
     assert result.progress.kept == 5
@@ -152,7 +152,7 @@ async def test_after_a_mistake_in_the_code_of_a_tool_the_same_command_goes_on(tm
     assert (await make(made, tmp_path / "out")).progress.kept == 3
     # Nothing is wrong any more, so a change of the code would make other rows.
     code.write_text(text.format("'rain in '"))
-    with pytest.raises(ConfigError, match=r"tools\.use was"):
+    with pytest.raises(ConfigError, match=r"tools\.use\[0\] was"):
         await make(made, tmp_path / "out")
 
 
