@@ -7,7 +7,7 @@ from datetime import date, timedelta
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.figures.quantities import NUMBERS, Quantity, QuantityKind, lexicon
 
 MONTHS = {name: month for month, names in enumerate(lexicon("dates")["months"], 1) for name in names.split()}
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
@@ -73,13 +73,13 @@ def read_length(text: str, start: int) -> Iterator[Quantity]:
         yield Quantity(QuantityKind.NUMBER, minutes, start, found.end(), minutes, minutes, "min")
 
 
-def shift_date(text: str, item: Quantity, numbers: dict[str, float]) -> Quantity:
+def shift_date(text: str, item: Quantity) -> Quantity:
     """Return a date with the day that is meant as another reading, as in `two days before 9 May`."""
     found = _DAYS_FROM.search(text, max(0, item.start - 28), item.start)
     if found is None:
         return item
     word = found["n"].casefold()
-    days = (int(word) if word.isdecimal() else int(numbers.get(word, 1))) * (7 if found["w"] else 1)
+    days = (int(word) if word.isdecimal() else int(NUMBERS.get(word, 1))) * (7 if found["w"] else 1)
     try:
         day = date(item.year or 2023, int(item.value) // 100, int(item.value) % 100)
     except ValueError:

@@ -6,7 +6,7 @@ begin there. What is a part of a name, a version, a path or an identifier is no 
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 
 from msgspec.structs import replace
@@ -24,12 +24,19 @@ from treadle.datagen.quality.figures.figure_dates import (
     to_date,
 )
 from treadle.datagen.quality.figures.figure_pairs import join_figures
-from treadle.datagen.quality.figures.quantities import CURRENCIES, UNITS, Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.figures.quantities import (
+    CURRENCIES,
+    NUMBERS,
+    SCALES,
+    UNITS,
+    Quantity,
+    QuantityKind,
+    lexicon,
+)
 from treadle.datagen.quality.languages import WORDS
 
 NUMBER, TIME, DATE, SHARE = QuantityKind
 _VULGAR = {sign: unicodedata.numeric(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
-_SCALES: dict[str, float] = lexicon("scales")
 _LETTERS: dict[str, float] = {**lexicon("letters"), "m": 1e6}
 """What letters behind digits multiply; `m` does only before a currency."""
 _FRACTIONS: dict[str, float] = lexicon("fractions")
@@ -54,25 +61,7 @@ _TOO_LARGE = 1e300
 """The value of numbers that are beyond the range of floats."""
 
 
-def _compounds() -> Iterator[tuple[str, float]]:
-    """Yield the numbers that Norwegian and German write as one word."""
-    for language, joint in (("no", ""), ("de", "und")):
-        names: dict[str, float] = lexicon("numbers")[language]
-        whole = [(name, value) for name, value in names.items() if value == int(value) and value]
-        ones = [*[pair for pair in whole if pair[1] < 10], ("ein" if joint else "en", 1.0)]
-        for name, value in whole:
-            if joint:
-                yield f"{name}einhalb", value + 0.5
-            for one, size in ones if value >= 20 else ():
-                yield f"{one}{joint}{name}" if joint else f"{name}{one}", value + size
-        for scale in ("hundert", "tausend") if joint else ("hundre", "tusen"):
-            yield from ((f"{name}{scale}", value * _SCALES[scale]) for name, value in [*whole, *ones])
-
-
-_NUMBERS: dict[str, float] = dict(_compounds())
-for _language in ("de", "no", "en"):
-    _NUMBERS |= lexicon("numbers")[_language]
-_STARTS = frozenset([*_NUMBERS, *_SCALES, *_FRACTIONS, *MONTHS, *_HOURS])
+_STARTS = frozenset([*NUMBERS, *SCALES, *_FRACTIONS, *MONTHS, *_HOURS])
 """The words, in lower case, at which a figure can begin."""
 
 
@@ -108,7 +97,7 @@ _DIGITS = re.compile(
     (?:\s?(?P<v>[{_CUT}])|[\ -](?P<f>[1-9]/[1-9]\d?)(?![\d/]))?
     (?:[eE](?P<e>[+-]?\d{{1,2}})\b|\s?[x×·]\s?10\^?(?P<e2>[\d⁰¹²³⁴-⁹]{{1,2}})(?!\w))?
     (?:\s?(?P<k>(?<!\s)(?:{_any(lexicon("letters"))})\b|k\b|[kM](?=[A-Z]{{3}}\b)|m(?=\s(?:{_any(CURRENCIES)}))\b)
-        |\s?(?P<w>(?i:{_any(_SCALES)}))s?\b\.?)?(?P<o>(?:st|nd|rd|th)\b)?(?:[x×]\b)?
+        |\s?(?P<w>(?i:{_any(SCALES)}))s?\b\.?)?(?P<o>(?:st|nd|rd|th)\b)?(?:[x×]\b)?
     (?:,-|(?<=\d)\.-)?(?:[\s-]?{_UNIT})?""",
     re.VERBOSE,
 )
@@ -134,7 +123,7 @@ _NEXT = re.compile(r"(?:\s+|-)(?P<and>and\s+)?(?P<w>[^\W\d_]+)")
 _AND_PART = re.compile(r"(?i)\s(?:and|og|und)\s(?P<n>an?|en|et|one|two|three)[ -](?P<w>[^\W\d_]+)")
 _POINT = re.compile(rf"(?i)\s(?:point|komma)\s(?P<d>{_any(lexicon('numbers')['en'])})\b")
 _OF_UNIT = re.compile(
-    rf"(?i)(?:\s(?:of|av)\b)?(?:\s(?:an?|one|en|et))?[\s-](?:(?P<scale>{_any(_SCALES)})\b"
+    rf"(?i)(?:\s(?:of|av)\b)?(?:\s(?:an?|one|en|et))?[\s-](?:(?P<scale>{_any(SCALES)})\b"
     rf"|(?P<u>{_any(name for name in UNITS if len(name) > 1 and name[0].isalpha())})\b)"
 )
 _POINT_DIGITS = re.compile(rf"(?i:\s(?:point|komma)\s)(?P<d>\d+)(?:\s?{_UNIT})?")
@@ -220,7 +209,7 @@ class _Reader:
             self._end = phone.end()
             return []
         if (said := DATE_FORM.match(text, start)) is not None and (dates := list(read_date(said))):
-            return [shift_date(text, dates[0], _NUMBERS), *dates[1:]]
+            return [shift_date(text, dates[0]), *dates[1:]]
         if (day := self._read_numbered_day(start)) is not None:
             return [day]
         if (time := self._read_time(start)) is not None:
@@ -326,7 +315,7 @@ class _Reader:
             value, half, unit = value * 1e6, half * 1e6, money["c"] or money["s"]
         begin = money.start() if money else start
         is_signed = text[begin - 1 : begin] in tuple("-−–+") and text[begin - 2 : begin - 1] in _BEFORE_SIGN
-        scale = _LETTERS.get(found["k"] or "", 1.0) * _SCALES.get((found["w"] or "").casefold(), 1.0)
+        scale = _LETTERS.get(found["k"] or "", 1.0) * SCALES.get((found["w"] or "").casefold(), 1.0)
         if unit and half < 0.1 and scale == 1.0 and value == int(value):
             half = 0.5001
         is_negative = is_signed and text[begin - 1] != "+"
@@ -391,12 +380,12 @@ class _Reader:
         if lower in _SHARED and not self._is_foreign and lower not in MONTHS:
             return []
         if lower in MONTHS and (found := DAY_AFTER.match(text, end)) and word != "may":
-            return [shift_date(text, item, _NUMBERS) for item in read_days(MONTHS[lower], found, start)]
+            return [shift_date(text, item) for item in read_days(MONTHS[lower], found, start)]
         if lower in _HOURS:
             return [self._to_time(0, _HOURS[lower], start, end, is_whole=True)]
-        if lower in _SCALES and len(lower) < 5:
+        if lower in SCALES and len(lower) < 5:
             return []  # short names of scales need a number in digits before them
-        if lower in _NUMBERS or lower in _SCALES:
+        if lower in NUMBERS or lower in SCALES:
             return self._read_number_words(lower, start, end)
         return self._read_fraction(lower, start, end) if lower in _FRACTIONS else []
 
@@ -406,14 +395,14 @@ class _Reader:
         lead = previous[1].casefold() if previous else ""
         if f"{lead} {lower}" in _IDIOMS:
             return []
-        if lower not in _NUMBERS and (
+        if lower not in NUMBERS and (
             lead in ("few", "several", "many", "some") or text[end : end + 1] == "-"
         ):
             return []
         value, end, scale = self._sum_words(lower, end)
         half = min(0.5 * scale, 0.05 * value) if scale > 1 and scale != 12 else 1e-6
         if (found := _POINT.match(text, end)) is not None:
-            value, end = value + _NUMBERS[found["d"].casefold()] / 10, found.end()
+            value, end = value + NUMBERS[found["d"].casefold()] / 10, found.end()
             value, end, half = self._scale(value, end, 0.05)
         elif (found := _AND_PART.match(text, end)) and (part := _part_of(found["w"])):
             times = {"two": 2, "three": 3}.get(found["n"].casefold(), 1)
@@ -429,17 +418,17 @@ class _Reader:
             return self._to_share(value * part, start, found.end())
         if value <= 30 and (clock := self._read_towards(value, start, end, is_number=True)):
             return [clock]
-        if 1 <= value <= 12 and lower in _NUMBERS and (found := _NEXT.match(text, end)) and not found["and"]:
+        if 1 <= value <= 12 and lower in NUMBERS and (found := _NEXT.match(text, end)) and not found["and"]:
             minutes, last, _ = (
                 self._sum_words(found["w"].casefold(), found.end())
-                if found["w"].casefold() in _NUMBERS
+                if found["w"].casefold() in NUMBERS
                 else (0.0, end, 1.0)
             )
             if 10 <= minutes < 60 and minutes == int(minutes):
                 return [self._to_time(value, minutes, start, last)]
         is_hour = value <= 12 and (
             _AFTER.match(text, end) is not None
-            or (_HOUR.search(text, max(0, start - 9), start) is not None and lower not in _SCALES)
+            or (_HOUR.search(text, max(0, start - 9), start) is not None and lower not in SCALES)
         )
         if is_hour:
             return [self._to_time(value, 0, start, end)]
@@ -455,19 +444,19 @@ class _Reader:
     def _scale(self, value: float, end: int, half: float) -> tuple[float, int, float]:
         """Return a number with its end and half of its last place, times the scale that follows it."""
         found = _NEXT.match(self._text, end)
-        size = _SCALES.get(found["w"].casefold(), 1.0) if found and not found["and"] else 1.0
+        size = SCALES.get(found["w"].casefold(), 1.0) if found and not found["and"] else 1.0
         return value * size, found.end() if found and size > 1 else end, half * size
 
     def _sum_words(self, lower: str, end: int) -> tuple[float, int, float]:
         """Return the value of number words, their end, and the last scale among them."""
-        total, current, scale = 0.0, _NUMBERS.get(lower), 1.0
+        total, current, scale = 0.0, NUMBERS.get(lower), 1.0
         if current is None:
-            current, scale = 1.0 * _SCALES[lower], _SCALES[lower]
+            current, scale = 1.0 * SCALES[lower], SCALES[lower]
         while (found := _NEXT.match(self._text, end)) is not None:
             word = found["w"].casefold()
-            value = _NUMBERS.get(word) if word not in _SHARED or self._is_foreign else None
-            if word in _SCALES and not found["and"]:
-                scale = _SCALES[word]
+            value = NUMBERS.get(word) if word not in _SHARED or self._is_foreign else None
+            if word in SCALES and not found["and"]:
+                scale = SCALES[word]
                 total, current = (total, current * scale) if scale < 1000 else (total + current * scale, 0.0)
             elif (
                 value is not None
@@ -491,8 +480,8 @@ class _Reader:
         if (clock := self._read_towards(60 * _FRACTIONS[lower], start, end, is_number=False)) is not None:
             return [clock]
         following = _NEXT.match(text, end)
-        if lower in ("halv", "halb") and following and 1 <= _NUMBERS.get(following["w"].casefold(), 0) <= 12:
-            hour = _NUMBERS[following["w"].casefold()]
+        if lower in ("halv", "halb") and following and 1 <= NUMBERS.get(following["w"].casefold(), 0) <= 12:
+            hour = NUMBERS[following["w"].casefold()]
             return [self._to_time(hour - 1, 30, start, following.end())]
         if (found := _ONE_AND.search(text, max(0, start - 30), start)) is not None:
             value = 1 + _FRACTIONS[lower]
@@ -510,7 +499,7 @@ class _Reader:
         """Return a share, or a size such as `half an hour` and `a quarter million`."""
         found = _OF_UNIT.match(self._text, end)
         if found is not None and found["scale"]:
-            value *= _SCALES[found["scale"].casefold()]
+            value *= SCALES[found["scale"].casefold()]
             return [self._to_number(value, start, found.end(), 0.05 * value, "", is_word=True)]
         if found is not None:
             return [self._to_number(value, start, found.end(), 0.1 * value, found["u"], is_word=True)]
@@ -527,7 +516,7 @@ class _Reader:
         is_plain = is_number and not found["past"] and "minute" not in found[0]
         if is_plain and before is not None and before[0].casefold().startswith("from"):
             return None  # `from ten to five` is a span
-        hour = float(found["hour"]) if found["hour"].isdigit() else _NUMBERS.get(found["hour"].casefold(), 0)
+        hour = float(found["hour"]) if found["hour"].isdigit() else NUMBERS.get(found["hour"].casefold(), 0)
         is_said = (
             not is_number
             or bool(found["past"])
@@ -575,7 +564,7 @@ def _read_size(found: re.Match[str]) -> tuple[float, float, float | None]:
         places = len(digits.replace(",", ".").partition(".")[2])
     power = found["e2"] and "".join([str(unicodedata.digit(sign)) for sign in found["e2"]])
     scale = 10.0 ** int(found["e"] or power or 0)
-    scale *= _LETTERS.get(found["k"] or "", 1.0) * _SCALES.get((found["w"] or "").casefold(), 1.0)
+    scale *= _LETTERS.get(found["k"] or "", 1.0) * SCALES.get((found["w"] or "").casefold(), 1.0)
     half = 0.5001 * 10.0**-places if places or scale > 1 else 1e-6
     if found["v"] or found["f"]:
         top, _, bottom = (found["f"] or "").partition("/")

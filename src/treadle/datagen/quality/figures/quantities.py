@@ -134,3 +134,28 @@ def day_of(found: Quantity) -> date | None:
         return date(found.year or 0, int(found.value) // 100, int(found.value) % 100)
     except ValueError:
         return None
+
+
+SCALES: dict[str, float] = lexicon("scales")
+"""What the words after a number multiply it by."""
+
+
+def _compounds() -> Iterator[tuple[str, float]]:
+    """Yield the numbers that Norwegian and German write as one word."""
+    for language, joint in (("no", ""), ("de", "und")):
+        names: dict[str, float] = lexicon("numbers")[language]
+        whole = [(name, value) for name, value in names.items() if value == int(value) and value]
+        ones = [*[pair for pair in whole if pair[1] < 10], ("ein" if joint else "en", 1.0)]
+        for name, value in whole:
+            if joint:
+                yield f"{name}einhalb", value + 0.5
+            for one, size in ones if value >= 20 else ():
+                yield f"{one}{joint}{name}" if joint else f"{name}{one}", value + size
+        for scale in ("hundert", "tausend") if joint else ("hundre", "tusen"):
+            yield from ((f"{name}{scale}", value * SCALES[scale]) for name, value in [*whole, *ones])
+
+
+NUMBERS: dict[str, float] = dict(_compounds())
+"""The values of the words for numbers, in lower case."""
+for _language in ("de", "no", "en"):
+    NUMBERS |= lexicon("numbers")[_language]
