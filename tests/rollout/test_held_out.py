@@ -70,6 +70,25 @@ def test_each_version_is_evaluated_once_and_none_of_it_is_trained_on(tmp_path: P
         assert [entry.number for entry in ledger.entries()] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_version_is_evaluated_while_complete_groups_wait_for_the_trainer(tmp_path: Path) -> None:
+    school = School(version="0")
+
+    async def train() -> None:
+        rollouts = make(tmp_path, school, groups=20)
+        batches = rollouts.batches(2)
+        async with asyncio.timeout(60):
+            await anext(batches)
+            while rollouts.progress.waiting < 2:
+                await asyncio.sleep(0.01)
+            school.version = "1"
+            rollouts.announce("1")
+            while "1" not in [version for version, _ in told(scores_in(tmp_path))]:
+                await asyncio.sleep(0.01)
+        await batches.aclose()
+
+    asyncio.run(train())
+
+
 def test_an_engine_that_reports_its_version_is_evaluated_at_first_and_when_it_changes(tmp_path: Path) -> None:
     school, notices = School(version="7"), list[VersionScored]()
 

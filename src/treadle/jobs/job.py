@@ -281,10 +281,10 @@ class Job(Generic[R, P]):
     ) -> JobEnd:
         """Work until enough items are kept or a limit is reached, and return why the job ended.
 
-        `until_free` waits until another item may begin; by default, until a slot is free. `beside` has further
-        items; a job that has ended may run again for those that are due since. A cancellation stops the
-        work in flight at once; a new job over the same ledger continues it. Raises: the exceptions of
-        `JobWork.attempt` and `JobWork.settle`.
+        `until_free` waits until another item of the plan may begin; by default, until a slot is free. `beside` has
+        further items, which do not wait for it; a job that has ended may run again for those that are due since. A
+        cancellation stops the work in flight at once; a new job over the same ledger continues it. Raises: the
+        exceptions of `JobWork.attempt` and `JobWork.settle`.
         """
         again = [item for item in self.ledger.open_items() if beside is not None or item.number > 0]
         again.sort(key=lambda item: (item.number in self.suspects, item.number < 0, -item.number))
@@ -294,7 +294,7 @@ class Job(Generic[R, P]):
             with collecting_less(self.slots.size):
                 async with asyncio.timeout(self.meter.seconds_left), asyncio.TaskGroup() as group:
                     while True:
-                        await (until_free or self.slots.until_free)()
+                        await self._until_free(until_free or self.slots.until_free, again, beside)
                         item = await self._next(work, settings, again, beside)
                         if item is None:
                             break
@@ -337,6 +337,28 @@ class Job(Generic[R, P]):
         self.end = self.end or JobEnd("stopped")
         self._changed.set()
 
+    async def _until_free(
+        self,
+        until_free: Callable[[], Awaitable[None]],
+        again: list[PlannedItem],
+        beside: WorkBeside[Any] | None,
+    ) -> None:
+        """Wait until another item of the plan may begin, or an item beside it is to begin."""
+        if beside is None:
+            return await until_free()
+        free = asyncio.ensure_future(until_free())
+        try:
+            while not free.done():
+                self._changed.clear()
+                if self._is_due(beside, again, is_last=False):
+                    return None
+                changed = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait((free, changed), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+            return free.result()
+        finally:
+            free.cancel()
+
     async def _next(
         self,
         work: JobWork[R],
@@ -349,14 +371,9 @@ class Job(Generic[R, P]):
         while True:
             self._changed.clear()
             is_done = counts.kept >= settings.wanted
-            if (
-                beside is not None
-                and self.end is None
-                and not self.stop.is_set()
-                and not self.meter.find_limit()
-            ):
-                if (found := self._next_beside(beside, again, is_last=is_done)) is not None:
-                    return found
+            if beside is not None:
+                if self._is_due(beside, again, is_last=is_done):
+                    return self._next_beside(beside, again)
                 is_done = is_done and not self._beside
             if self.end is None and is_done:
                 self.end = JobEnd("done")
@@ -376,16 +393,18 @@ class Job(Generic[R, P]):
                     return None
             await self._changed.wait()
 
-    def _next_beside(
-        self, beside: WorkBeside[Any], again: list[PlannedItem], *, is_last: bool
-    ) -> PlannedItem | None:
-        """Return the next item beside the plan; `None` if none is due."""
+    def _is_due(self, beside: WorkBeside[Any], again: list[PlannedItem], *, is_last: bool) -> bool:
+        """Return whether an item beside the plan is to begin now."""
+        if self.end is not None or self.stop.is_set() or self.meter.find_limit() is not None:
+            return False
+        if again and (again[-1].number < 0 or again[-1].number in self.suspects):
+            return again[-1].number < 0
+        return beside.is_due(is_last=is_last)
+
+    def _next_beside(self, beside: WorkBeside[Any], again: list[PlannedItem]) -> PlannedItem:
+        """Return the item beside the plan that is due."""
         if again and again[-1].number < 0:
             return again.pop()
-        if again and again[-1].number in self.suspects:
-            return None
-        if not beside.is_due(is_last=is_last):
-            return None
         item = beside.make_item(self.ledger.last_beside - 1, self.counts)
         self.ledger.plan(item)
         return item
