@@ -6,8 +6,8 @@ MESSAGES = judging.load_messages()
 
 LEAST = {
     "dev": {"ambiguity": 0.98, "task": 0.97, "boilerplate": 0.98, "identity": 0.98, "refusal": 0.98},
-    "test": {"ambiguity": 0.83, "task": 0.87, "boilerplate": 0.94, "identity": 0.84, "refusal": 0.97},
-    "fresh": {"ambiguity": 0.89, "task": 0.81, "boilerplate": 0.89, "identity": 0.79, "refusal": 0.84},
+    "test": {"ambiguity": 0.82, "task": 0.89, "boilerplate": 0.97, "identity": 0.90, "refusal": 0.97},
+    "fresh": {"ambiguity": 0.88, "task": 0.87, "boilerplate": 0.95, "identity": 0.88, "refusal": 0.85},
 }
 """The least F1. `test` and `fresh` are in no training data."""
 LEAST_HELD_OUT = {"ambiguity": 0.77, "task": 0.82, "boilerplate": 0.92, "identity": 0.82, "refusal": 0.83}
@@ -33,10 +33,10 @@ def test_the_messages_that_keywords_get_wrong_are_judged_right() -> None:
     small talk, "remove all whitespace" as a danger, and a meeting next week without a time."""
     known = [item for item in MESSAGES if item.is_known]
     ours, theirs = judging.count(known), judging.count(known, judging._judge_by_keywords)
-    assert ours["all"].accuracy >= 0.97
+    assert ours["all"].accuracy >= 0.96
     assert ours["all"].accuracy >= theirs["all"].accuracy + 0.2
     assert ours["all"].recall >= 0.9
-    assert ours["all"].precision >= 0.86
+    assert ours["all"].precision >= 0.83
 
 
 def test_difficulty_orders_the_messages() -> None:
@@ -52,3 +52,13 @@ def test_messages_of_other_hands_are_judged() -> None:
         assert counts[name][0].f1 >= least, (name, counts[name][0])
     assert counts["ambiguity"][0].precision >= 0.8
     assert counts["boilerplate"][0].precision >= 0.9
+
+
+def test_ordinary_messages_of_a_further_hand_are_judged_as_well_as_wanted() -> None:
+    """Nothing is learned from them."""
+    (unseen,) = judging.UNSEEN
+    messages = judging.load_held_out(unseen)
+    for name, least in judging.GOALS.items():
+        kind, _, language = name.partition(", ")
+        here = [item for item in messages if language in ("", item.language)]
+        assert judging.count_held_out(here)[kind][0].f1 >= least, name
