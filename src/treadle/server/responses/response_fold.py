@@ -455,7 +455,6 @@ def is_wait(body: object) -> bool:
 
 
 def status_after(body: e.TurnCompleted) -> str:
-    """Return the status of a response whose turn has ended."""
     if body.stop_reason is StopReason.CANCELLED and body.fault is Fault.INFRASTRUCTURE:
         return "failed"
     return _STATUSES.get(body.stop_reason, "incomplete")

@@ -584,7 +584,6 @@ def _writing() -> frozenset[str]:
 
 @cache
 def unit_stems() -> frozenset[str]:
-    """Return the stems of the names of units."""
     return frozenset([name for unit in UNITS for name in stems_of(unit)])
 
 
