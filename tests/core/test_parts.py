@@ -149,3 +149,8 @@ async def test_an_image_of_a_tool_is_in_the_next_request() -> None:
     run = await Agent(model, tools=[Camera()], journal="memory:").run("look")
     assert run.output == "seen"
     assert [part.kind for part in model.requests[1].messages[-1].parts] == ["image"]
+
+
+@pytest.mark.parametrize("arguments", ['{"a": ', '{"a": "\ud800"}', "[" * 100_000])
+def test_arguments_that_cannot_be_decoded(arguments: str) -> None:
+    assert ToolCall("1", "add", arguments).parsed_or("nothing") == "nothing"

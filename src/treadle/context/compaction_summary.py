@@ -43,7 +43,6 @@ class ContextSummary(Struct, frozen=True):
 
 
 def write_summary(summary: ContextSummary) -> Message:
-    """Return the message with a summary."""
     lines = [summary.text or _NOTHING, *((_INDEX, *summary.index) if summary.index else ())]
     told = fence("summary", "\n".join(lines), left_out=summary.left_out or None)
     return Message(Role.USER, f"{_LEAD} {_TOLD if summary.text else _UNTOLD}\n{told}", is_own=True)

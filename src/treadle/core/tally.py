@@ -87,7 +87,6 @@ class Tally(Struct, gc=False):
         return None if self.unknown_costs else self.known_cost_usd
 
     def add(self, charge: Charge) -> None:
-        """Add a charge."""
         usage, cost_usd = charge
         self.usage += usage
         self.unknown_usages += not usage.is_reported

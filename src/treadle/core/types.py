@@ -159,7 +159,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
         """Return the decoded arguments; `otherwise` if `parsed` raises an error."""
         try:
             return self.parsed
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeError):
             return otherwise
 
 

@@ -42,7 +42,6 @@ class EvaluationView(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
         return f"{' and '.join([item.name for item in self.evaluations])}: evaluation"
 
 

@@ -65,7 +65,6 @@ class PinnedConnection(Pool):
             raise
 
     def close(self) -> None:
-        """Close the connection."""
         super().close()
         if self._connection is not None:
             self._connection.drop()

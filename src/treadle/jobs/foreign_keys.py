@@ -125,7 +125,6 @@ class KeyMapper:
         self._notes.append((is_change, split_key(self.moved.get(key, key)), text))
 
     def fail(self, key: str, text: str) -> None:
-        """Add a mistake in a key."""
         self.problems.append(Problem(split_key(key), text))
 
 

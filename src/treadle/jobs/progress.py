@@ -192,7 +192,6 @@ class TokenRate:
 
     @property
     def per_second(self) -> float:
-        """The output tokens per second."""
         now = self._now()
         while self._counts and now - self._counts[0][0] > _RATE_SECONDS:
             self._total -= self._counts.popleft()[1]

@@ -66,7 +66,6 @@ class AgentSection(ConfigSection):
     """The share of the room for the prompt at which the context is compacted; `null`: never."""
 
     def policy(self) -> Policy:
-        """Return the policy of the agent."""
         given = self.model_dump(exclude={"instructions", "tools"})
         return Policy(**given)
 
@@ -88,7 +87,6 @@ class RetrySection(ConfigSection):
     """The delay before the second attempt. It doubles from one attempt to the next, up to 30 seconds."""
 
     def policy(self) -> RetryPolicy:
-        """Return the policy of the retries."""
         return RetryPolicy(attempts=self.attempts, delay_seconds=self.delay_seconds)
 
 

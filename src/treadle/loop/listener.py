@@ -61,7 +61,6 @@ class Hooks:
 
     @property
     def all(self) -> tuple[Hook, ...]:
-        """The hooks, in order."""
         return self._all
 
     def tell(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:

@@ -22,7 +22,6 @@ _OPTIONS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
     group = parser.getgroup("treadle", "recorded runs of agents")
     for name, help in _OPTIONS.items():
         group.addoption(f"--treadle-{name}", action="store_true", help=help)
@@ -47,7 +46,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "RecordingFile | None":
-    """Collect recordings."""
     if not file_path.name.endswith(_ENDING):
         return None
     return RecordingFile.from_parent(parent, path=file_path)

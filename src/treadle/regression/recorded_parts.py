@@ -132,7 +132,6 @@ class RecordedKnowledge:
         return getattr(self._known, name)
 
     async def recall(self, text: str, *, turn_key: str, **_: object) -> Recalled | None:
-        """Return what was recalled for a turn."""
         return self._recalled.get(int(turn_key.rpartition("/")[2]))
 
 

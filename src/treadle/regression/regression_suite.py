@@ -83,7 +83,6 @@ class Suite(Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """The folder of the recordings."""
         return self.base / self.table.folder
 
     def name_of(self, path: Path) -> str:

@@ -57,7 +57,6 @@ class Divergence(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The divergence in one line."""
         named = [item.what for item in self.differences if not item.is_hint]
         more = f" and {len(named) - 2} more" if len(named) > 2 else ""
         return f"{self.where} differs: {', '.join(named[:2])}{more}"

@@ -80,7 +80,6 @@ class RolloutsView(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
         return f"{self.name}: rollouts"
 
 

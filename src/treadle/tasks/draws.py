@@ -48,7 +48,6 @@ class Draw:
         return self._random() < probability
 
     def pick(self, options: Sequence[T]) -> T:
-        """Return one of `options`."""
         return options[int(self._random() * len(options))]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
-import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json, Message, ToolCall
@@ -154,12 +153,7 @@ class Pursuit:
 def is_same_call(wanted: WantedCall, made: ToolCall) -> bool:
     """Return whether `made` has the name and arguments of `wanted`. White space in the arguments does not
     matter."""
-    if wanted.name != made.name:
-        return False
-    try:
-        return bool(made.parsed == wanted.arguments)
-    except (msgspec.DecodeError, ValueError):
-        return False
+    return wanted.name == made.name and bool(made.parsed_or(None) == wanted.arguments)
 
 
 def is_failure(result: Message) -> bool:

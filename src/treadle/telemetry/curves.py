@@ -145,11 +145,9 @@ class TrackioCurves:
                 raise ConfigError(f"trackio did not begin the run {run.name!r}: {error}") from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `CurveWriter.write`."""
         self._context.run(self._run.log, dict(values), step)
 
     def close(self) -> None:
-        """See `CurveWriter.close`."""
         with redirect_stdout(sys.stderr):
             self._context.run(self._run.finish)
 
@@ -178,11 +176,9 @@ class WandbCurves:
         self._run.define_metric("*", step_metric=_STEP)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `CurveWriter.write`."""
         self._run.log({_STEP: step, **values})
 
     def close(self) -> None:
-        """See `CurveWriter.close`."""
         self._run.finish()
 
 
@@ -203,14 +199,12 @@ class OpenTelemetryCurves:
         self._gauges: dict[str, Any] = {}
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `CurveWriter.write`."""
         for name, value in values.items():
             if name not in self._gauges:
                 self._gauges[name] = self._meter.create_gauge(_name_gauge(name))
             self._gauges[name].set(value, {**self._attributes, "treadle.step": step})
 
     def close(self) -> None:
-        """See `CurveWriter.close`."""
         self._metrics.get_meter_provider().force_flush()
 
 

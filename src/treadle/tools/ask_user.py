@@ -61,5 +61,4 @@ class AskToolset:
     part = PartSpec(name="ask")
 
     def tools(self) -> Sequence[Tool]:
-        """Return the tool."""
         return (ask_user,)

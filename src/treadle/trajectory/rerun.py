@@ -41,7 +41,6 @@ class Difference(Struct, frozen=True):
 
     @property
     def tool(self) -> str:
-        """The name of the tool."""
         return self.call.partition(" (")[0]
 
     def __str__(self) -> str:

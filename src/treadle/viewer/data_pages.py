@@ -97,7 +97,6 @@ class EvaluationPage(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
         return self.view.title
 
 

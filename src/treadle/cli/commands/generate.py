@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import check_base_url
+from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import print_bytes, print_json, print_line, print_note, spinner, write_count
 from treadle.core.errors import ConfigError
 from treadle.journal.named_files import suggest_path
@@ -14,21 +15,27 @@ if TYPE_CHECKING:
     from treadle.datagen.dataset.upload import Upload
 
 
+class GenerationOptions(OptionGroup, frozen=True, kw_only=True):
+    """The options that override keys of the configuration."""
+
+    out: Path | None = None
+    num_samples: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+    api_key: str | None = None
+    seed: int | None = None
+    workers: str | None = None
+
+
 def generate(
     config: Path | None = None,
-    out: Path | None = None,
-    num_samples: str | None = None,
-    model: str | None = None,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    seed: int | None = None,
-    workers: str | None = None,
+    *,
+    options: GenerationOptions,
     settings: list[str] | None = None,
     is_dry: bool = False,
     retry_failed: bool = False,
     accept_changes: bool = False,
     is_init: bool = False,
-    *,
     shown: o.ViewOptions,
 ) -> int:
     """Generate training data: conversations in which an agent uses real tools, checked one by one.
@@ -47,17 +54,8 @@ def generate(
     if is_init:
         print_bytes(starter().encode())
         return ExitCode.DONE
-    check_base_url(base_url)
-    options = {
-        "out": out,
-        "num_samples": num_samples,
-        "model": model,
-        "base_url": base_url,
-        "api_key": api_key,
-        "seed": seed,
-        "workers": workers,
-    }
-    given = {name: str(value) for name, value in options.items() if value is not None}
+    check_base_url(options.base_url)
+    given = {name: str(value) for name, value in options.given_values.items()}
     changes = generating.read_changes(given, settings or ())
     if is_dry:
         return generating.print_dry_run(config, changes, is_json=shown.is_json)

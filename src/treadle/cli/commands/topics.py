@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute_until_stopped
+from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import (
     bar,
     clean,
@@ -53,16 +54,23 @@ def describe(graph: TopicGraph) -> str:
     return ", ".join(parts)
 
 
+class TopicOptions(OptionGroup, frozen=True, kw_only=True):
+    """The options that override keys of the section `topics`. Each field has the name of its key."""
+
+    prompt: str | None = None
+    mode: Literal["tree", "graph"] | None = None
+    degree: int | None = None
+    depth: int | None = None
+    instructions: str | None = None
+    window: int | None = None
+
+
 def build(
     config: Path | None = None,
-    prompt: str | None = None,
+    *,
+    options: TopicOptions,
     model: str | None = None,
     base_url: str | None = None,
-    mode: Literal["tree", "graph"] | None = None,
-    degree: int | None = None,
-    depth: int | None = None,
-    instructions: str | None = None,
-    window: int | None = None,
     seed: int | None = None,
     out: Path | None = None,
     journal: str | None = None,
@@ -78,15 +86,7 @@ def build(
         treadle topics build config.yaml
         treadle topics build --prompt 'Office work' --mode graph --degree 8 --depth 3 --model mock:teacher
     """
-    topics = {
-        "prompt": prompt,
-        "mode": mode,
-        "degree": degree,
-        "depth": depth,
-        "instructions": instructions,
-        "window": window,
-    }
-    given = _configure(config, {key: value for key, value in topics.items() if value is not None}, seed)
+    given = _configure(config, options.given_values, seed)
     given = _with_model(given, model, base_url)
     folder = DatasetFolder(given.output.path)
     target = out or (folder.topics if config is not None else Path("topics.json"))

@@ -172,5 +172,4 @@ class KnowledgeOptions(OptionGroup, frozen=True, kw_only=True):
 
     @property
     def is_given(self) -> bool:
-        """True if one of the options was given."""
         return any(getattr(self, name) not in (None, []) for name in self.__struct_fields__)

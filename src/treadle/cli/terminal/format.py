@@ -107,10 +107,7 @@ def format_call(call: ToolCall, chars: int) -> str:
     Arguments that are not a JSON object are written as the model wrote them.
     """
     room = max(16, chars - len(call.name) - 2)
-    try:
-        arguments = call.parsed
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        arguments = None
+    arguments = call.parsed_or(None)
     if not isinstance(arguments, dict):
         return f"{clean(call.name)}({shorten(call.arguments, room)})"
     # The remaining room is shared by the remaining values.

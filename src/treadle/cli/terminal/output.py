@@ -218,7 +218,6 @@ def write_output(data: bytes, out: Path | None) -> None:
 
 
 def flush() -> None:
-    """Flush standard output."""
     with _writing():
         sys.stdout.flush()
 

@@ -13,7 +13,7 @@ from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, is_live, shorten, stderr
 from treadle.cli.terminal.view import View
 from treadle.core.asking import Answer, Answerable, Question
-from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.documents import UNREADABLE, decode_or
 from treadle.core.types import Effect, Json, ToolCall
 from treadle.tools.protocol import ApprovalRequest, Decision
 from treadle.tools.schema.answer_schema import find_output_fault
@@ -234,10 +234,7 @@ def _convert(said: str, field: Mapping[str, Json]) -> Json:
         return [part.strip() for part in said.split(",")]
     if kind == "string":
         return said
-    try:
-        return msgspec.json.decode(said)
-    except UNREADABLE:
-        return said
+    return decode_or(said, said)
 
 
 def _fields(schema: Mapping[str, Json]) -> Mapping[str, dict[str, Json]]:

@@ -40,12 +40,10 @@ class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed
 
     @property
     def call_id(self) -> str:
-        """The id of the call."""
         return self.result.call_id
 
     @property
     def name(self) -> str:
-        """The name of the tool."""
         return self.result.name
 
 

@@ -58,7 +58,6 @@ def view_ids(packed: bytes) -> Sequence[int]:
 
 
 def list_ids(value: PackedIds) -> list[int]:
-    """Return token ids as a list."""
     return list(value) if isinstance(value, tuple) else view_ids(value).tolist()  # type: ignore[attr-defined]
 
 

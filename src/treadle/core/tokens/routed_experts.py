@@ -22,7 +22,6 @@ class RoutedExperts(Struct, frozen=True, gc=False):
 
     @property
     def row_bytes(self) -> int:
-        """The size of one row in bytes."""
         return max(1, self.layers) * self.chosen * self.width
 
     @property

@@ -90,7 +90,6 @@ class DatasetView(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
         return f"{self.name}: dataset"
 
 
@@ -384,7 +383,6 @@ class ComparedDatasets(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
         return f"{self.rows.name}: two datasets"
 
 

@@ -223,7 +223,6 @@ class WrittenSplits(Struct):
     """For each file that lacks rows or turns of rows: how many, and the reasons."""
 
     def count_topics(self) -> dict[str, int]:
-        """Return the number of topics of each split."""
         counts = Counter(self.topics.values())
         return {name: counts[name] for name in self.shares}
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from treadle.core.texts.documents import read_data
@@ -223,9 +222,6 @@ def _is_recovered(turn: _Turn) -> bool:
 
 def _values(call: ToolCall) -> set[str]:
     """Return the texts and numbers in the arguments of a call that are too long to be equal by chance."""
-    try:
-        leaves = leaves_of(call.parsed)
-    except msgspec.DecodeError:
-        return set()
+    leaves = leaves_of(call.parsed_or([]))
     values = {str(value) for value in leaves if value is not None and not isinstance(value, bool)}
     return {value for value in values if len(value) >= _MIN_VALUE_CHARS}

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json
 from treadle.datagen.topics import deepfabric_topics as deepfabric
 from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
@@ -74,10 +74,7 @@ def parse_topics(data: bytes, origin: str) -> TopicFile:
 
 def _is_lines(data: bytes) -> bool:
     """Return whether a file has lines with paths, which is so if its first line is a whole object."""
-    try:
-        first = msgspec.json.decode(data.lstrip().partition(b"\n")[0])
-    except UNREADABLE:
-        return False
+    first = decode_or(data.lstrip().partition(b"\n")[0])
     return isinstance(first, dict) and bool(first.keys() & {"path", "failed_generation"})
 
 

@@ -31,7 +31,6 @@ class TopicsView(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
         return f"{self.name}: topics"
 
 

@@ -79,7 +79,6 @@ class OpenAIRows(RowFormat):
         return call.arguments if call.arguments.strip() else "{}"
 
     def read_message(self, item: dict[str, Json]) -> Message:
-        """Return one message from the column `messages`."""
         return Message(
             # OpenAI's newer models call the system message that of the developer.
             Role.SYSTEM if item["role"] == "developer" else Role(item["role"]),

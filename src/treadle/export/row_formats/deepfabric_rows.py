@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
-from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import OpenAIRows, has_chat
@@ -216,10 +216,7 @@ def _compare_executions(messages: Sequence[Message], executions: Sequence[dict[s
 
 def _plain(arguments: Json) -> Json:
     """Return arguments as a value that can be compared. DeepFabric leaves out nulls in messages."""
-    try:
-        value = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
-    except UNREADABLE:
-        return arguments
+    value = decode_or(arguments, arguments) if isinstance(arguments, str) else arguments
     return (
         {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
     )

@@ -71,7 +71,6 @@ class PrimeRows:
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
-        """Return a row for each branch."""
         return [
             {key: getattr(sample, key) for key in self.columns} | {"mask": list(map(int, sample.mask))}
             for sample in _make_samples(group, mask)

@@ -37,7 +37,6 @@ class GrpoRows:
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
-        """Return a row for each branch."""
         return [
             {
                 **write_completion(branch),
@@ -59,7 +58,6 @@ class SftRows:
     columns: Mapping[str, ColumnType] = {"input_ids": ColumnType.IDS, "labels": ColumnType.IDS}
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
-        """Return a row for each branch."""
         return [
             {
                 "input_ids": branch.ids_T,

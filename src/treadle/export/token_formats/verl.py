@@ -41,7 +41,6 @@ class VerlRows:
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
-        """Return a row for each branch."""
         rows: list[dict[str, Json]] = []
         branches = list(read_branches(group, mask, self.needs))
         advantages = list(_advantages_of(group))

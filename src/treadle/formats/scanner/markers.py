@@ -147,7 +147,6 @@ class Reader:
         self.pieces.append(error)
 
     def add_reasoning(self, text: str) -> None:
-        """Add a part of the reasoning."""
         if text:
             self.reasoning.append(text)
             self.pieces.append(ReasoningPiece(text))

@@ -266,7 +266,6 @@ class Link:
         return JournalError(found.format(name=self.address.name, text=told, mode="statement"))
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         if self.db is not None:
             self.db.close()
             self.db = None

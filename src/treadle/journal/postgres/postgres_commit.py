@@ -158,7 +158,6 @@ class Entry:
 
     @property
     def frame(self) -> tuple[object, ...]:
-        """The values of `_FRAME`."""
         return self.writer.head, self.first_seq, self.count, b"".join(self.frames), self.checksum
 
     @property

@@ -96,7 +96,6 @@ class CommitBatch:
 
     @property
     def writes(self) -> list[Write]:
-        """The writes that were planned."""
         return [write for entry in self.entries for write in entry.writes]
 
     def split(self) -> "list[CommitBatch]":

@@ -52,7 +52,6 @@ class PostgresRelay:
         """True if the thread will call `send` after what is queued now."""
 
     def want(self, run_id: str, *, is_wanted: bool) -> None:
-        """See `Relay.want`."""
         if is_wanted:
             self.wanted[run_id] = 0
             self._news.append(escape(run_id))

@@ -91,7 +91,6 @@ class FileRelay:
         self._is_closed = False
 
     def want(self, run_id: str, *, is_wanted: bool) -> None:
-        """See `Relay.want`."""
         name = f"{quote(run_id, safe='')}.{self._name}"
         with (
             self._lock,

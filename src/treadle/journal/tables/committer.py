@@ -108,7 +108,6 @@ class Committer(ABC, Generic[D]):
         """Give up the connection in a forked child, which does not have the thread, and return it."""
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def commit_now(self, writes: list[Write], joined: list[JoinedWork]) -> bool:

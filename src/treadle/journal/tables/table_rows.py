@@ -59,7 +59,6 @@ def row_checksum(values: tuple[object, ...], seed: int) -> int:
 
 
 def damaged(run_id: str, problem: str) -> JournalError:
-    """Return the error for a run that is damaged in the store."""
     return JournalError(f"run {run_id!r} is damaged: {problem}; `treadle check` says what can still be read")
 
 

@@ -55,7 +55,6 @@ class ReadDocument(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The whole text."""
         return "\n\n".join(section.text for section in self.sections)
 
 

@@ -29,7 +29,6 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 
 
 def facts_of(item: Resource) -> StoredFile:
-    """Return the facts about a file."""
     return msgspec.json.decode(item.body, type=StoredFile)
 
 

@@ -63,7 +63,6 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
 
 
 def store_facts(item: Resource) -> StoreFacts:
-    """Return the facts about a vector store."""
     return msgspec.json.decode(item.body, type=StoreFacts)
 
 

@@ -31,59 +31,12 @@ SPACE_BITS = 32
 CONTENT = "text, author, written_at, epistemic, metadata, reason, confidence"
 """The columns that belong to a version."""
 
-_CONTENT_TYPES = (
-    "text TEXT NOT NULL, author TEXT NOT NULL, written_at REAL NOT NULL, epistemic TEXT, metadata TEXT, "
-    "reason TEXT, confidence REAL"
-)
 OF_SOURCE = f"store = '{Store.DOCUMENTS}' AND json_extract(metadata, '$.source')"
 """A condition about the document that a piece belongs to."""
 _BY_SOURCE = (
     "CREATE INDEX memory_entries_by_source ON memory_entries(json_extract(metadata, '$.source')) "
     f"WHERE store = '{Store.DOCUMENTS}'"
 )
-_TABLES = f"""
-    CREATE TABLE memory_meta(version INTEGER NOT NULL);
-    INSERT INTO memory_meta VALUES({VERSION});
-    CREATE TABLE memory_spaces(
-        id INTEGER PRIMARY KEY, persona TEXT NOT NULL, user TEXT NOT NULL, next INTEGER NOT NULL,
-        UNIQUE(persona, user)
-    );
-    CREATE TABLE memory_entries(
-        id INTEGER PRIMARY KEY, store TEXT NOT NULL, version INTEGER NOT NULL, created_at REAL NOT NULL,
-        strength REAL NOT NULL, used_at REAL NOT NULL, merged INTEGER NOT NULL, {_CONTENT_TYPES}
-    );
-    CREATE INDEX memory_entries_by_store ON memory_entries(store, id);
-    CREATE TABLE memory_versions(
-        entry INTEGER NOT NULL, version INTEGER NOT NULL, {_CONTENT_TYPES}, PRIMARY KEY(entry, version)
-    );
-    CREATE VIRTUAL TABLE memory_text USING fts5(
-        stems, tokenize='unicode61 remove_diacritics 0', detail=none, columnsize=0
-    );
-    CREATE VIRTUAL TABLE memory_words USING fts5vocab(memory_text, 'row');
-    CREATE TABLE memory_audit(
-        id INTEGER PRIMARY KEY AUTOINCREMENT, space INTEGER NOT NULL, at REAL NOT NULL, action TEXT NOT NULL,
-        store TEXT NOT NULL, author TEXT NOT NULL, entry INTEGER, version INTEGER, key TEXT, run_id TEXT,
-        turn INTEGER, reason TEXT
-    );
-    CREATE UNIQUE INDEX memory_audit_by_key ON memory_audit(space, key) WHERE key IS NOT NULL;
-    CREATE INDEX memory_audit_by_entry ON memory_audit(entry) WHERE entry IS NOT NULL;
-    CREATE TABLE memory_recalls(
-        space INTEGER NOT NULL, turn_key TEXT NOT NULL, PRIMARY KEY(space, turn_key)
-    ) WITHOUT ROWID;
-    CREATE TABLE memory_models(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, numbers INTEGER NOT NULL);
-    CREATE TABLE memory_vectors(
-        id INTEGER PRIMARY KEY AUTOINCREMENT, entry INTEGER NOT NULL, model INTEGER NOT NULL,
-        digest BLOB NOT NULL, vector BLOB NOT NULL, UNIQUE(entry, model)
-    );
-    CREATE INDEX memory_vectors_by_digest ON memory_vectors(digest);
-    CREATE TABLE memory_codes(
-        id INTEGER PRIMARY KEY, entry INTEGER NOT NULL, model INTEGER NOT NULL, store TEXT NOT NULL,
-        code BLOB NOT NULL
-    );
-    CREATE TABLE memory_marks(
-        space INTEGER NOT NULL, model INTEGER NOT NULL, audit INTEGER NOT NULL, PRIMARY KEY(space, model)
-    ) WITHOUT ROWID
-"""
 
 
 class Database:
@@ -207,8 +160,9 @@ def _version_of(db: sqlite3.Connection) -> int | None:
 def _make_tables(db: sqlite3.Connection) -> None:
     with transaction(db):
         if _version_of(db) is None:  # another process may have made them meanwhile
-            for statement in _TABLES.split(";"):
+            for statement in Path(__file__).with_name("memory.sql").read_text("utf-8").split(";"):
                 db.execute(statement)
+            db.execute("INSERT INTO memory_meta VALUES(?)", (VERSION,))
 
 
 ENTRY = f"id, store, version, created_at, strength, used_at, merged, {CONTENT}"

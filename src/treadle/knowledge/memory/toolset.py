@@ -199,7 +199,6 @@ class MemoryToolset:
             self._journal.close()
 
     def tools(self) -> Sequence[Tool]:
-        """See `Toolset.tools`."""
         recall = tool(self.recall, effect="pure")
         recall.spec = replace(recall.spec, has_fences=True)
         return tool(self.remember, effect="idempotent"), recall

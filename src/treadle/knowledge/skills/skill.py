@@ -89,7 +89,6 @@ class Skill(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of the skill."""
         return self.head.name
 
     @property

@@ -85,8 +85,6 @@ def bare_model(
     *,
     stop: str | tuple[str, ...] | list[str] | None = None,
     extra: Mapping[str, Json] | None = None,
-    timeout_seconds: float = 600.0,
-    total_timeout_seconds: float = 1800.0,
     max_attempts: int = 6,
     output_mode: OutputMode | str | None = None,
     format: str | None = None,
@@ -113,8 +111,6 @@ def bare_model(
     config = ModelConfig(
         name=rest,
         settings=settings,
-        timeout_seconds=timeout_seconds,
-        total_timeout_seconds=total_timeout_seconds,
         output_mode=None if output_mode is None else OutputMode(output_mode),
         **{key: options.pop(key) for key in _CONFIGURED if key in options},
         options=options,
@@ -140,22 +136,13 @@ def bare_model(
 
 _SETTINGS = tuple(name for name in Settings.__struct_fields__ if name not in ("stop", "extra"))
 """The settings that are given as they are sent."""
-_CONFIGURED = (
-    "base_url",
-    "api_key",
-    "api_key_env",
-    "headers",
-    "transport",
-    "price",
-    "context_tokens",
-    "can_call_tools",
-    "connect_timeout_seconds",
-)
+_MADE = ("name", "settings", "output_mode", "options", "task")
+"""The fields of `ModelConfig` that are made from options, or are none."""
+_CONFIGURED = tuple([name for name in ModelConfig.__struct_fields__ if name not in _MADE])
 GENERAL_OPTIONS = (
     *_CONFIGURED,
     *_SETTINGS,
-    *("stop", "extra", "output_mode", "format", "renderer", "limiter"),
-    *("timeout_seconds", "total_timeout_seconds", "max_attempts"),
+    *("stop", "extra", "output_mode", "format", "renderer", "limiter", "max_attempts"),
 )
 """The options of every model."""
 

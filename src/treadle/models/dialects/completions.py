@@ -44,7 +44,6 @@ class PromptTemplate(Struct, frozen=True):
     instead: str = "&lt;"
 
     def write(self, message: Message) -> str:
-        """Return the text of a message in the prompt."""
         before, after = self.around[message.role]
         content = let_in(message).content
         if message.role is not Role.ASSISTANT:

@@ -76,7 +76,6 @@ class PromptIds(Sequence[int]):
 
     @classmethod
     def of(cls, ids: Sequence[int]) -> "PromptIds":
-        """Return `ids` as a prompt."""
         return ids if isinstance(ids, PromptIds) else cls(pack_ids(ids), encode_ids(list(ids)))
 
     @classmethod

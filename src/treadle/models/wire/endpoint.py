@@ -261,7 +261,6 @@ class HttpEndpoint:
 
 
 def is_success(status: int) -> bool:
-    """Return whether the status is a success."""
     return 200 <= status < 300
 
 

@@ -24,7 +24,6 @@ class Meaning(Struct, frozen=True):
 
     @property
     def kind(self) -> type[ProviderError]:
-        """The class of the error."""
         kind: type[ProviderError] = getattr(errors, self.error)
         return kind
 

@@ -81,7 +81,6 @@ class Price(Struct, frozen=True):
                 raise ConfigError(f"Price.{name} is {value!r}; give a number of at least 0")
 
     def cost_usd(self, usage: Usage) -> float:
-        """Return what `usage` costs."""
         cached_price = self.cached_input_usd_per_million
         if cached_price is None:
             cached_price = self.input_usd_per_million

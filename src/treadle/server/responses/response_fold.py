@@ -6,10 +6,10 @@ Invariants: each item that is added is done before the next one is added, except
 for the client, so that no client answers a call that was refused here.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from treadle.core import events as e
+from treadle.core.turns import find_handlers
 from treadle.core.types import (
     Fault,
     FinishReason,
@@ -430,23 +430,7 @@ class ResponseFold(ResponseWriter):
         self._say_all(kind)
 
 
-_READ: dict[type, Callable[[ResponseFold, Any], None]] = {
-    e.RunStarted: ResponseFold.on_run_started,
-    e.RunResumed: ResponseFold.on_run_resumed,
-    e.InferenceStarted: ResponseFold.on_inference_started,
-    e.ReasoningDelta: ResponseFold.on_reasoning_delta,
-    e.TextDelta: ResponseFold.on_text_delta,
-    e.ToolCallDelta: ResponseFold.on_tool_call_delta,
-    e.InferenceCompleted: ResponseFold.on_inference_completed,
-    e.InferenceFailed: ResponseFold.on_inference_failed,
-    e.ToolStarted: ResponseFold.on_tool_started,
-    e.ToolCompleted: ResponseFold.on_tool_completed,
-    e.QuestionAsked: ResponseFold.on_question_asked,
-    e.ApprovalRequested: ResponseFold.on_approval_requested,
-    e.ApprovalDecided: ResponseFold.on_approval_decided,
-    e.RunPaused: ResponseFold.on_run_paused,
-    e.TurnCompleted: ResponseFold.on_turn_completed,
-}
+_READ = find_handlers(ResponseFold)
 
 
 def is_wait(body: object) -> bool:
@@ -455,7 +439,6 @@ def is_wait(body: object) -> bool:
 
 
 def status_after(body: e.TurnCompleted) -> str:
-    """Return the status of a response whose turn has ended."""
     if body.stop_reason is StopReason.CANCELLED and body.fault is Fault.INFRASTRUCTURE:
         return "failed"
     return _STATUSES.get(body.stop_reason, "incomplete")

@@ -100,5 +100,4 @@ async def read_body(request: Request) -> bytes | None:
 
 
 def reply(value: Json, status: int = 200) -> Response:
-    """Return an answer in JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -99,7 +99,6 @@ class ToolSessions:
             return await bench.make(Order(call, session.calls), Collected())
 
     async def close(self) -> None:
-        """End all sessions."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -26,7 +26,6 @@ def list_files(folder: str | None = None) -> WantedCall:
 
 
 def read_file(path: str) -> WantedCall:
-    """Return a call that reads a whole file."""
     return WantedCall("read_file", {"file_path": path}, path_argument="file_path")
 
 
@@ -70,7 +69,6 @@ def edit_line(path: str, before: str, index: int, line: str) -> WantedCall:
 
 
 def delete_file(path: str) -> WantedCall:
-    """Return a call that deletes a file."""
     return WantedCall(
         "delete_file",
         {"file_path": path},

@@ -188,7 +188,6 @@ class BfclTask:
         raise ConfigError("a task of BFCL is graded by its calls, which are in the transcript of a run")
 
     def check_transcript(self, messages: Sequence[Message]) -> Grade:
-        """Grade the calls of the transcript."""
         if self.owner.is_multi_turn:
             valid, detail = check_turns(self.entry, self.owner.truth[self.task_id]["ground_truth"], messages)
             return Grade(float(valid), detail)
@@ -224,7 +223,6 @@ class BfclTask:
         return Grade(0.0, str(faults[left[0]]))
 
     def specs(self) -> list[ToolSpec]:
-        """Return the definitions of the tools."""
         found = BfclWorld.documents(self.entry) if self.owner.is_multi_turn else self.entry["function"]
         effect = Effect.IDEMPOTENT if self.owner.is_multi_turn else Effect.PURE
         made = [

@@ -56,7 +56,6 @@ class MissingPrograms(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
         names = " ".join(self.names)
         if self.tool == "apt":
             return f"{names}; install it on this machine with: apt install {names}"

@@ -118,7 +118,6 @@ def line_of(order: Order, product: str) -> dict[str, Any] | None:
 
 
 def find_product(name: str) -> Asking:
-    """Return the product with this name."""
     (text,) = yield Step([call("search_products", text=name)], TEXTS["searching"])
     return next(item for item in json.loads(text) if item["name"] == name)
 

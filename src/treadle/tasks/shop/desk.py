@@ -61,7 +61,6 @@ class Books:
         self._connection.close()
 
     def write(self) -> bytes:
-        """Return the database as bytes."""
         return self._connection.serialize()
 
     def find(self, query: str, *values: object) -> list[dict[str, Any]]:
@@ -73,7 +72,6 @@ class Books:
         self._connection.execute(statement, values)
 
     def add(self, table: str, **values: object) -> None:
-        """Add a row."""
         names, marks = ", ".join(values), ", ".join("?" * len(values))
         self.change(f"INSERT INTO {table} ({names}) VALUES ({marks})", *values.values())
 

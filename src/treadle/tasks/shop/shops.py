@@ -128,7 +128,6 @@ class Shop:
         return made
 
     def address(self, postcode: str) -> str:
-        """Return a new address."""
         draw = self.draw
         return f"{draw.between(1, 180)} {draw.pick(_STREETS)}, {postcode} {draw.pick(CITIES)}"
 

@@ -61,7 +61,6 @@ def read_tokenizer_file(*, has_merges: bool = True) -> dict[str, Json]:
 
 @cache
 def tokenizer() -> Bpe:
-    """Return the tokenizer."""
     return Bpe.from_json(read_tokenizer_file())
 
 

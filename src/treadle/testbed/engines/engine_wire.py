@@ -140,7 +140,6 @@ def mask_of(ids: Sequence[int]) -> list[list[int]]:
 
 
 def count_tokens(answer: SampledAnswer) -> dict[str, Json]:
-    """Return the usage of an answer."""
     prompt, output = len(answer.prompt_ids), len(answer.token_ids)
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 

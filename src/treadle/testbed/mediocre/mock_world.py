@@ -58,7 +58,6 @@ class RecordTool(Struct, frozen=True):
 
     @property
     def argument(self) -> str:
-        """The name of its argument."""
         return str(self.entry["id"])
 
     def ids(self) -> list[str]:

@@ -97,7 +97,6 @@ class Observed(Struct):
 
 
 def is_number(value: Json) -> bool:
-    """Return whether a value is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

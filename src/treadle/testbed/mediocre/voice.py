@@ -75,7 +75,6 @@ def say(remark: Remark, voice: Voice, draw: Draw) -> Line:
 
 
 def _fields(wording: str) -> set[str]:
-    """Return the fields that a wording shows."""
     return {field.lower().rpartition(" ")[2] for field in _FIELD.findall(wording)}
 
 

@@ -373,7 +373,6 @@ MEASURES: Mapping[str, Callable[[_Scene], str | dict[str, str | None] | None]] =
 
 @cache
 def errands() -> tuple[Errand, ...]:
-    """Return all errands."""
     return tuple([_to_errand(name, entry) for name, entry in load("errands").items()])
 
 

@@ -37,7 +37,6 @@ class FileTools:
         return all([self._found[name] is not None for name in operations])
 
     def read(self, path: str) -> WantedCall:
-        """Return a call that reads a file."""
         name, argument, _ = self._take("read")
         return WantedCall(name, {argument: path}, path_argument=argument)
 
@@ -51,7 +50,6 @@ class FileTools:
         )
 
     def delete(self, path: str) -> WantedCall:
-        """Return a call that deletes a file."""
         name, argument, _ = self._take("delete")
         look = self.list() if self.can("list") else None
         return WantedCall(
@@ -59,7 +57,6 @@ class FileTools:
         )
 
     def list(self) -> WantedCall:
-        """Return a call that lists all files."""
         name, argument, properties = self._take("list")
         needs_path = argument in properties and "default" not in properties.get(argument, {})
         is_folder = name == "list_directory" and needs_path

@@ -21,5 +21,4 @@ def words(section: str, name: str) -> tuple[str, ...]:
 
 
 def wordings(texts: Sequence[str]) -> tuple[Wording, ...]:
-    """Return a wording for each text."""
     return tuple(map(Wording, texts))

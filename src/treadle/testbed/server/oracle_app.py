@@ -237,19 +237,16 @@ def built_in_model(name: str, mistake_rate: float = 0.0) -> BuiltInModel:
 
 
 def json_reply(status: int, value: Json) -> HttpReply:
-    """Return a response with a JSON value."""
     return HttpReply(status, [_encode(value)], {"Content-Type": "application/json"})
 
 
 def stream_reply(events: Iterable[Mapping[str, Json]]) -> HttpReply:
-    """Return a response that is a stream of events."""
     headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
     lines = [b"data: %b\n\n" % _encode(event) for event in events]
     return HttpReply(200, [*lines, b"data: [DONE]\n\n"], headers, is_stream=True)
 
 
 def error_reply(status: int, message: str, code: str) -> HttpReply:
-    """Return a response with an error."""
     kind = "invalid_request_error"
     if status == 429 or status >= 500:
         kind = "rate_limit_error" if status == 429 else "server_error"

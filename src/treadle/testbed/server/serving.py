@@ -97,7 +97,6 @@ class ServerConnection(asyncio.Protocol):
         self._advance()
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         self._target, self._body = b"", bytearray()
 
     def on_url(self, url: bytes) -> None:

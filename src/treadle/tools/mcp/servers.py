@@ -383,7 +383,6 @@ class MCPServers(_Connected):
         await asyncio.gather(*[server.aclose() for server in self.servers])
 
     def leave(self) -> None:
-        """See `MCPServer.leave`."""
         for server in self.servers:
             server.leave()
 

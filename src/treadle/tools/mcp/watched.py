@@ -123,7 +123,6 @@ class WatchedSender(_Stream):
         self._received = received
 
     async def send(self, item: Any) -> None:
-        """Send a message."""
         self._received.note_sent(item.message)
         await self._inner.send(item)
 

@@ -99,7 +99,6 @@ class OpenAPIDocument:
 
     @property
     def title(self) -> str:
-        """The title of the document."""
         info = self.raw.get("info")
         return str(info.get("title", "api")) if isinstance(info, dict) else "api"
 
@@ -110,7 +109,6 @@ class OpenAPIDocument:
 
     @property
     def security_schemes(self) -> Mapping[str, Json]:
-        """The security schemes by name."""
         components = self.raw.get("components")
         schemes = components.get("securitySchemes") if isinstance(components, dict) else None
         try:

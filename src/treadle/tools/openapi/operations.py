@@ -81,7 +81,6 @@ class OpenAPI:
         self._tools = tuple([OpenAPITool(self, item) for item in operations])
 
     def tools(self) -> "tuple[OpenAPITool, ...]":
-        """See `Toolset.tools`."""
         return self._tools
 
     @property

@@ -148,7 +148,7 @@ class Evidence:
         found: list[Record] = []
         for number, item in enumerate(self.calls):
             if not (item.is_error or item.is_repeated):
-                given = [str(leaf) for leaf in leaves_of(_arguments(item.call))]
+                given = [str(leaf) for leaf in leaves_of(item.call.parsed_or({}))]
                 context = stems_of(" ".join([text for text in given if len(text) < 60]))
                 found += read_records(number, item.result, context)
                 found += [
@@ -161,7 +161,7 @@ class Evidence:
     def _written(self, item: MadeCall) -> Iterator[str]:
         """Yield the contents of files that a successful call wrote, unless a result has them too."""
         if stems_of(item.call.name.replace("_", " ")) & _writing():
-            for leaf in leaves_of(_arguments(item.call)):
+            for leaf in leaves_of(item.call.parsed_or({})):
                 text = str(leaf)
                 if "\n" in text.strip() and not any(text.strip() in other.result for other in self.calls):
                     yield text
@@ -178,7 +178,7 @@ class Evidence:
         return [
             [
                 record
-                for leaf in leaves_of(_arguments(item.call))
+                for leaf in leaves_of(item.call.parsed_or({}))
                 for record in read_records(-1, str(leaf), frozenset())
             ]
             for item in self.calls
@@ -309,7 +309,7 @@ class Evidence:
     @cached_property
     def _printed(self) -> dict[frozenset[str], str]:
         """Return the expressions whose values the code of calls printed, by the labels that it gave them."""
-        codes = [str(leaf) for item in self.calls for leaf in leaves_of(_arguments(item.call))]
+        codes = [str(leaf) for item in self.calls for leaf in leaves_of(item.call.parsed_or({}))]
         found = {label_stems(found[1]): found[2] for code in codes for found in _PRINTED.finditer(code)}
         return found if len(found) > 1 else {}
 
@@ -317,7 +317,7 @@ class Evidence:
     def call_words(self) -> frozenset[str]:
         """Return the stems of the names of tools and of their arguments, and of what these were."""
         names = [item.call.name.replace("_", " ") for item in self.calls]
-        given = [_arguments(item.call) for item in self.calls]
+        given = [item.call.parsed_or({}) for item in self.calls]
         keys = [key for one in given if isinstance(one, dict) for key in one if len(one) < 4]
         return stems_of(" ".join([*names, *keys])) | self.subjects
 
@@ -349,7 +349,7 @@ class Evidence:
     @cached_property
     def subject_numbers(self) -> frozenset[str]:
         """Return the numbers that calls were given as a whole argument: they name what is asked about."""
-        given = [str(leaf) for item in self.calls for leaf in leaves_of(_arguments(item.call))]
+        given = [str(leaf) for item in self.calls for leaf in leaves_of(item.call.parsed_or({}))]
         return frozenset([leaf for leaf in given if leaf.isdigit()])
 
     @cached_property
@@ -433,7 +433,7 @@ def _mark_repeated(calls: Sequence[MadeCall]) -> list[MadeCall]:
     marked: list[MadeCall] = []
     for item in calls:
         given = msgspec.json.encode(
-            _arguments(item.call) or item.call.arguments, order="deterministic"
+            item.call.parsed_or({}) or item.call.arguments, order="deterministic"
         ).decode()
         result = item.result.strip()
         keys = {(f"{item.call.name} {given}", "", result)}
@@ -523,13 +523,6 @@ def _index(records: Sequence[Record]) -> _Index:
     }
 
 
-def _arguments(call: ToolCall) -> Json:
-    try:
-        return call.parsed
-    except msgspec.DecodeError:
-        return {}
-
-
 @lru_cache(maxsize=4096)
 def plain_label(label: frozenset[str]) -> frozenset[str]:
     """Return the words of a label by which an answer names it: without units, and without `is` and `on`."""
@@ -584,7 +577,6 @@ def _writing() -> frozenset[str]:
 
 @cache
 def unit_stems() -> frozenset[str]:
-    """Return the stems of the names of units."""
     return frozenset([name for unit in UNITS for name in stems_of(unit)])
 
 

@@ -64,7 +64,6 @@ class Record(Struct, frozen=True, eq=False):
 
     @property
     def labels(self) -> frozenset[frozenset[str]]:
-        """The labels of its cells."""
         return frozenset([cell.label for cell in self.cells])
 
 
@@ -277,5 +276,4 @@ def _read(text: str) -> tuple[Record, ...]:
 
 @lru_cache(maxsize=256)
 def read_records(source: int, text: str, context: frozenset[str]) -> tuple[Record, ...]:
-    """Return the records of a text."""
     return tuple([replace(item, source=source, context=context | item.context) for item in _read(text)])

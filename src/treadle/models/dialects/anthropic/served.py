@@ -275,7 +275,6 @@ class MessageStream:
 
     @classmethod
     def of(cls, answer_id: str, asked: ServedRequest) -> "MessageStream":
-        """Return the stream of the answer to a request."""
         return cls(answer_id, asked.model)
 
     def __init__(self, answer_id: str, model: str) -> None:

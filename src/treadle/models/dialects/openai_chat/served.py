@@ -261,7 +261,6 @@ class ChatStream:
 
     @classmethod
     def of(cls, answer_id: str, asked: ServedRequest) -> "ChatStream":
-        """Return the stream of the answer to a request."""
         made = cls(answer_id, asked.model, has_usage=asked.has_usage)
         made.has_logprobs, made.texts = bool(asked.settings.get("logprobs")), asked.text_tools
         return made

@@ -26,7 +26,6 @@ class ResponseStream(ResponseWriter):
 
     @classmethod
     def of(cls, answer_id: str, asked: ServedRequest) -> "ResponseStream":
-        """Return the stream of the answer to a request."""
         return cls(answer_id, asked.model, asked.echo, asked.text_tools)
 
     def __init__(self, answer_id: str, model: str, echo: dict[str, Json], texts: frozenset[str]) -> None:
@@ -39,14 +38,12 @@ class ResponseStream(ResponseWriter):
         """The items of calls, by their positions."""
 
     def begin(self) -> list[ResponseEvent]:
-        """Return the first events."""
         told = {**self._response, "output": []}
         self._say("created", response=told)
         self._say("in_progress", response=told)
         return self._taken()
 
     def add(self, piece: Delta) -> list[ResponseEvent]:
-        """Return the events for a piece of the answer."""
         if isinstance(piece, TextDelta | ReasoningDelta):
             self._add_text(piece.text, is_reasoning=isinstance(piece, ReasoningDelta))
         elif isinstance(piece, ToolCallDelta):
@@ -54,7 +51,6 @@ class ResponseStream(ResponseWriter):
         return self._taken()
 
     def end(self, completion: Completion) -> list[ResponseEvent]:
-        """Return the last events."""
         self._close_text()
         for item in self._calls.values():
             item.item["status"] = "completed"
