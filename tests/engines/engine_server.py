@@ -131,14 +131,17 @@ def serve(
 ) -> Iterator[EngineServer]:
     """Serve the model in a folder until the block ends, by `vllm` or `sglang`, whichever the environment has.
 
-    `log` is the file for what the engine writes.
+    `seeded` is SGLang with seeds. `log` is the file for what the engine writes.
     """
     port, binary = free_port(), environment / "bin"
     where = ("--host", "127.0.0.1", "--port", str(port))
     if engine == "vllm":
         command = [str(binary / "vllm"), "serve", str(model), *where, "--max-model-len", str(window), *VLLM]
     else:
-        command = [str(binary / "python"), "-m", "sglang.launch_server", "--model-path", str(model), *where]
+        start = ["-m", "sglang.launch_server"]
+        if engine == "seeded":
+            start = [str(PROGRAMS / "sglang_with_seeds.py"), "--enable-deterministic-inference"]
+        command = [str(binary / "python"), *start, "--model-path", str(model), *where]
         command += ["--context-length", str(window), *SGLANG]
     with log.open("wb") as file:
         process = subprocess.Popen(
