@@ -6,6 +6,7 @@ Variables: `TREADLE_ENGINES` is the folder of the environment with vLLM, `TREADL
 and `TREADLE_LANGUAGE_URL` one with the language model.
 """
 
+import faulthandler
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -18,6 +19,19 @@ from tests.engines.recorder import Recorder, record
 from tests.environments import is_ready
 
 WORKER = os.environ.get("TREADLE_WORKER_MODEL")
+MAX_SECONDS = 7200
+"""How long one of these tests may take. On a busy machine, an engine starts within minutes, and a process that
+drives runs is killed a hundred times."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give these tests more time than those of the gate have."""
+    item.add_marker(pytest.mark.timeout(MAX_SECONDS))
+
+
+def pytest_runtest_setup() -> None:
+    """Do not end the whole process after the time that is enough for a test of the gate."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +62,14 @@ def sglang(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     own = _find_environment("sglang", "TREADLE_SGLANG")
     log = tmp_path_factory.mktemp("engine") / "sglang.log"
     yield from _serve("sglang", own, _find_model(environment), log)
+
+
+@pytest.fixture(scope="session")
+def seeded(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """SGLang, started so that it does not ignore seeds."""
+    own = _find_environment("sglang", "TREADLE_SGLANG")
+    log = tmp_path_factory.mktemp("engine") / "seeded.log"
+    yield from _serve("seeded", own, _find_model(environment), log)
 
 
 def _find_model(environment: Path) -> Path:

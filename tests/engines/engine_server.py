@@ -31,10 +31,13 @@ VARIABLES = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "SGLANG_USE_CPU_ENGINE": "1",
 }
 VLLM = (
     *("--served-model-name", NAME, "--dtype", "float32", "--enforce-eager", "--enable-prefix-caching"),
+    # Two processes that wait for each other in loops would take the cores of a busy machine from each other.
+    *("--distributed-executor-backend", "uni"),
     # On a CPU, vLLM 0.32 ends at a request with a seed whose prompt it would read in several pieces.
     *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"),
     # A small model would fill up the limit of its answer with blanks.
@@ -131,18 +134,23 @@ def serve(
 ) -> Iterator[EngineServer]:
     """Serve the model in a folder until the block ends, by `vllm` or `sglang`, whichever the environment has.
 
-    `log` is the file for what the engine writes.
+    `seeded` is SGLang with seeds. `log` is the file for what the engine writes.
     """
-    port, binary = free_port(), environment / "bin"
+    port, binary, variables = free_port(), environment / "bin", _variables()
     where = ("--host", "127.0.0.1", "--port", str(port))
     if engine == "vllm":
         command = [str(binary / "vllm"), "serve", str(model), *where, "--max-model-len", str(window), *VLLM]
     else:
-        command = [str(binary / "python"), "-m", "sglang.launch_server", "--model-path", str(model), *where]
+        start = ["-m", "sglang.launch_server"]
+        if engine == "seeded":
+            start = [str(PROGRAMS / "sglang_with_seeds.py"), "--enable-deterministic-inference"]
+            # The sampler would be compiled, which fails at the stand-ins.
+            variables["TORCHDYNAMO_DISABLE"] = "1"
+        command = [str(binary / "python"), *start, "--model-path", str(model), *where]
         command += ["--context-length", str(window), *SGLANG]
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [*command, *options], stdout=file, stderr=file, env=_variables(), start_new_session=True
+            [*command, *options], stdout=file, stderr=file, env=variables, start_new_session=True
         )
     try:
         _wait_until_up(f"http://127.0.0.1:{port}/health", process, log)

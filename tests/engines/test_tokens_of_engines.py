@@ -199,7 +199,7 @@ async def test_processes_that_are_killed(engine, recorder, tmp_path, endpoint):
         "name": NAME,
         "url": recorder.url,
         "folder": str(engine.model),
-        "runs": [f"{family}-{number:04}" for number in range(2 + kills // 3) for family in FAMILIES],
+        "runs": [f"{family}-{number:04}" for number in range(2 + kills // 5) for family in FAMILIES],
         "options": {**model_options(endpoint, engine), "max_output_tokens": 60},
         "max_steps": 4,
     }

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import time
-from collections import Counter
 
 import pytest
 from jsonschema import validate
@@ -184,41 +183,6 @@ async def test_speed(vllm, recorder, tmp_path):
     print(
         f"{ours:.0f} tokens/s in 12 runs in flight; {bare:.0f} tokens/s for the same requests sent without runs"
     )
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("has_renderer", [False, True])
-async def test_steps_draw_random_numbers_of_their_own(vllm, has_renderer):
-    """Two requests that hardly differ get equal answers more often than by chance only if their seeds are equal."""
-    options = {"renderer": f"hf:{vllm.model}"} if has_renderer else {}
-    begin = [Message(Role.USER, "Hello."), Message(Role.ASSISTANT, "Yes?")]
-    asked = [
-        Request(Log([*begin, Message(Role.USER, text)]), ())
-        for text in ("Name 3 of them.", "Name 4 of them.")
-    ]
-    allowed = asyncio.Semaphore(16)
-
-    async def answer(**seed):
-        made = model(
-            f"vllm:{NAME}", base_url=vllm.url, temperature=1.5, max_output_tokens=1, **seed, **options
-        )
-        async with allowed:
-            return [(await made.infer(request, Watch())).message.content for request in asked]
-
-    pairs = await asyncio.gather(*[answer(seed=number) for number in range(100)])
-    assert abs(find_excess(pairs)) < 0.1
-    # A seed among the additional fields is sent as it is.
-    pairs = await asyncio.gather(*[answer(extra={"seed": number}) for number in range(100)])
-    assert find_excess(pairs) > 0.15
-
-
-def find_excess(pairs):
-    """Return how much more often the texts of one pair are equal than those of any two pairs."""
-    firsts, seconds = (Counter(texts) for texts in zip(*pairs, strict=True))
-    equal = sum(first == second for first, second in pairs) / len(pairs)
-    by_chance = sum(count * seconds[text] for text, count in firsts.items()) / len(pairs) ** 2
-    print(f"equal {equal:.3f}, by chance {by_chance:.3f}")
-    return equal - by_chance
 
 
 @pytest.mark.parametrize("has_renderer", [False, True])

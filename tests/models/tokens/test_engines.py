@@ -395,6 +395,27 @@ async def test_a_server_that_takes_no_ids_is_refused(paths, match):
             await engine.generate(PROMPT, Settings(max_output_tokens=4), (), Watch())
 
 
+@ALL
+@pytest.mark.parametrize("is_chosen", [False, True])
+async def test_a_server_that_is_starting_is_waited_for(kind, is_chosen):
+    """A gateway whose server is starting must not count as a server without ids, or without a known context."""
+    recorded = RECORDED[kind]
+    starting = iter(range(4))
+
+    def handle(request):
+        if next(starting, None) is not None:
+            return Reply({"error": "no healthy upstream"}, 503)
+        return handler(recorded)(request)
+
+    async with serve(handle) as server:
+        engine = make_engine("m", base_url=server.base_url, kind=kind if is_chosen else None)
+        for _ in range(4):
+            with pytest.raises(TransportError, match="answered 503"):
+                await engine.generate(PROMPT, Settings(), (), Watch())
+        made = await engine.generate(PROMPT, Settings(), (), Watch())
+    assert unpack_ids(made.token_ids) == IDS
+
+
 def test_every_engine_is_tested():
     assert set(ENGINES.names()) == set(RECORDED)
     with pytest.raises(ConfigError, match="vllm_generate"):

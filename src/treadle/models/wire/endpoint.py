@@ -35,6 +35,8 @@ _READ_BYTES = 4096
 """How much of a request determines its seed, beside its length."""
 _MAY_BE_DISABLED = "/inference/v1/generate"
 """An endpoint that refuses every request unless the server was started for it, as an option of vLLM 0.32 says."""
+_ABSENT = (502, 503, 504)
+"""The statuses of a server that is starting, or of a gateway without a server behind it."""
 PAUSE_PATHS = {"vllm": "/pause", "sglang": "/pause_generation"}
 """The endpoint that pauses an engine."""
 _GIVES_IDS = {"vllm": (0, 10, 2), "sglang": (0, 5, 13)}
@@ -178,7 +180,7 @@ class HttpEndpoint:
 
     async def _has_path(self, url: str) -> bool:
         # Such an endpoint answers GET with 405, and nothing is sampled.
-        if (await self._transport.get(url, self._headers)).status != 405:
+        if (await self._look_up(url)).status != 405:
             return False
         if not url.endswith(_MAY_BE_DISABLED):
             return True
@@ -198,7 +200,15 @@ class HttpEndpoint:
 
     async def _get(self, url: str) -> Json:
         """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""
-        return json_of(await self._transport.get(url, self._headers))
+        return json_of(await self._look_up(url))
+
+    async def _look_up(self, url: str) -> Answer:
+        """Return the answer at `url`. Raises: `TransportError`, also if the server is starting or gone."""
+        answer = await self._transport.get(url, self._headers)
+        if answer.status in _ABSENT:
+            said = f"{self.server.origin} answered {answer.status}: is the model's server still starting?"
+            raise TransportError(said, status=answer.status)
+        return answer
 
     def _models_url(self) -> str | None:
         """Return the URL under which the server describes its models; `None` if it has none."""
