@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
+from treadle import Agent, Policy, ScriptedModel, ToolContext, load_task, open_journal, tool
 from treadle.context.step_view import view_step
 from treadle.core.errors import (
     ConfigError,
@@ -408,6 +408,40 @@ async def test_a_turn_that_failed_is_tried_again_within_the_session():
     sent = [message.content for message in run.messages if message.role == "user"]
     assert sent == ["Are you there?", "And now?"]
     assert (await agent.replay(run.run_id)).is_exact
+
+
+async def test_a_turn_that_failed_is_tried_again_when_the_session_is_opened_again():
+    """The turn is open again by then. The message after it waits, and is not answered in its place."""
+    answers = ["Hi.", ServerError("down"), "Two.", "Three.", [call("wait")], "Four."]
+
+    def answer(request):
+        item = answers.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    @tool(effect="pure")
+    async def wait(context: ToolContext) -> str:
+        """Wait."""
+        return (await context.ask("Go on?")).text
+
+    agent = Agent(ScriptedModel(answer), tools=[wait], journal=MemoryJournal())
+    async with agent.session("s") as session:
+        await session.send("one")
+        await session.send("two")
+        session.post("three")
+    async with agent.session("s") as session:
+        assert session.has_reopened_turn
+        run = await session.retry_turn()
+        assert (run.output, [message.content for message in session.queued]) == ("Two.", ["three"])
+        assert not session.has_reopened_turn
+        assert (await session.finish_turn()).output == "Three."
+        assert (await session.send("four")).stop_reason is None
+        with pytest.raises(ConfigError, match="did not end with an error"):  # it is open for another reason
+            await session.retry_turn()
+    sent = [message.content for message in run.messages if message.role == "user"]
+    assert sent == ["one", "two"]
+    assert (await agent.replay("s")).is_exact
 
 
 async def test_an_image_that_the_server_refuses_is_not_in_later_requests(tmp_path: Path):

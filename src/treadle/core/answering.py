@@ -7,7 +7,7 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.actions import Append, AskUser, CheckAnswer, tell
 from treadle.core.asking import FindFault, ask_by_marker, final_text
-from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Fault, FinishReason, Message, OutputSpec, Role, StopReason
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def check_answer(state: "State", action: CheckAnswer, find_fault: FindFault) -> 
     text = strip_answer(action.text)
     assert state.output_spec is not None
     try:
-        value = msgspec.json.decode(text)
-    except UNREADABLE as error:
+        value = decode_json(text)
+    except msgspec.DecodeError as error:
         return judge_answer(state, text, f"it is not JSON ({error})").bodies
     return judge_answer(state, text, find_fault(state.output_spec.schema, value)).bodies
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.log import Log
+from treadle.core.texts.json_text import decode_json
 from treadle.core.tokens.logprobs_mode import LogprobsMode, has_policy_logprobs
 from treadle.core.tokens.token_record import Prior, TokenRecord
 
@@ -148,12 +149,9 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     def parsed(self) -> Json:
         """The decoded arguments. An empty text counts as `{}`, because some servers send it for no arguments.
 
-        Raises: `msgspec.DecodeError` if the text is not JSON, or nested too deeply.
+        Raises: `msgspec.DecodeError` if the text is not JSON, or nested too deeply; see `decode_json`.
         """
-        try:
-            return msgspec.json.decode(self.arguments) if self.arguments.strip() else {}
-        except RecursionError:
-            raise msgspec.DecodeError("the text is nested too deeply") from None
+        return decode_json(self.arguments) if self.arguments.strip() else {}
 
     def parsed_or(self, otherwise: Json) -> Json:
         """Return the decoded arguments; `otherwise` if `parsed` raises an error."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
 from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.row_changes import find_unwritable, without_untrained
 from treadle.export.rows import Row, load_row
@@ -316,7 +317,7 @@ def decode_rows(
 
 def _decode_object(line: bytes, number: int) -> dict[str, Json]:
     try:
-        raw = msgspec.json.decode(line)
+        raw = decode_json(line)
     except UNREADABLE as error:
         raise ExportError(f"line {number} is not JSON: {error}") from error
     if not isinstance(raw, dict):

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
 from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import OpenAIRows, has_chat
@@ -217,7 +218,7 @@ def _compare_executions(messages: Sequence[Message], executions: Sequence[dict[s
 def _plain(arguments: Json) -> Json:
     """Return arguments as a value that can be compared. DeepFabric leaves out nulls in messages."""
     try:
-        value = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+        value = decode_json(arguments) if isinstance(arguments, str) else arguments
     except UNREADABLE:
         return arguments
     return (

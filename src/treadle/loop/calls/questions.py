@@ -32,6 +32,7 @@ from treadle.core.calls import InnerDecision, RunInner, decide_inner, refuse_aft
 from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.limits import Allowance, allow
 from treadle.core.state import State
+from treadle.core.texts.masking import Mask
 from treadle.core.types import Effect, Json, ToolCall, ToolResult
 from treadle.journal.protocol import DONE
 from treadle.loop.outbox import Outbox
@@ -315,8 +316,9 @@ class RunRules(Rules):
         return allow(self._state, max(1, sum([name in drivers for name in calls])))
 
 
-MakeInner: TypeAlias = Callable[[RunInner, str, int, Outbox], Awaitable[ToolResult]]
-"""A function that makes an inner call. It takes the decision, the id of the outer call, the step and the outbox."""
+MakeInner: TypeAlias = Callable[[RunInner, str, str, int, Outbox], Awaitable[ToolResult]]
+"""A function that makes an inner call. It takes the decision, the arguments, the id of the outer call, the step and
+the outbox."""
 
 
 class InnerCalls(Struct, eq=False):
@@ -324,6 +326,8 @@ class InnerCalls(Struct, eq=False):
 
     _rules: Rules
     _make_call: MakeInner
+    _mask: Mask
+    """The secrets that the arguments in the journal must not contain."""
     _parent_id: str
     """The id of the running call."""
     _step: int
@@ -375,9 +379,10 @@ class InnerCalls(Struct, eq=False):
     async def _make(self, name: str, arguments: str) -> ToolResult:
         if self.is_in_doubt:
             return refuse_after_doubt(ToolCall(f"{self._parent_id}/{self._count}", name, arguments))
-        decided = self._rules.decide_inner(self._parent_id, self._count, name, arguments)
+        shown = self._mask.hide(arguments)
+        decided = self._rules.decide_inner(self._parent_id, self._count, name, shown)
         if isinstance(decided, RunInner):
-            return await self._make_call(decided, self._parent_id, self._step, self)
+            return await self._make_call(decided, arguments, self._parent_id, self._step, self)
         if decided.is_doubtful:
             self.is_in_doubt = True
         elif not decided.is_recorded:
