@@ -110,7 +110,8 @@ async def test_no_question_progress_or_inner_call_has_a_secret(monkeypatch: pyte
     agent = Agent(model, tools=[speak, take, count], journal=MemoryJournal(), asker=ask)
     stream = agent.stream("Go.")
     heard += [item async for item in stream]
-    assert (run := stream.run) is not None
+    run = stream.run
+    assert run is not None
     events = agent.journal.read(run.run_id)
     [result] = [body.result for body in (i.body for i in events) if isinstance(body, e.ToolCompleted)][-1:]
     assert result.content == "stop {'key': 'mine'} right True"  # the inner tool itself gets the key

@@ -176,21 +176,15 @@ def judge_answer(state: "State", output: str, fault: str | None) -> Append:
 
 def reject(state: "State", fault: str) -> Append:
     """Return the end of a turn that has no answer which fits the schema."""
-    error = _rejection(state) + fault
+    attempts = state.policy.max_output_attempts
+    times = "a wrap-up" if state.turn.limit is not None else f"{attempts} attempt{'s' * (attempts > 1)}"
+    error = f"no answer that fits the schema after {times}: {fault}"
     return end_turn(state, state.turn.limit or StopReason.ERROR, error=error, fault=Fault.MODEL)
 
 
-def _rejection(state: "State") -> str:
-    attempts = state.policy.max_output_attempts
-    times = "a wrap-up" if state.turn.limit is not None else f"{attempts} attempt{'s' * (attempts > 1)}"
-    return f"no answer that fits the schema after {times}: "
-
-
-def recorded_fault(state: "State", body: e.DurableBody | None) -> str | None:
+def recorded_fault(body: e.DurableBody | None) -> str | None:
     """Return the fault of an answer, read from `body`, the event after the answer; `None` if there was none."""
     if isinstance(body, e.MessageInjected):
         return body.output_fault
-    if isinstance(body, e.TurnCompleted) and body.error is not None:
-        head = _rejection(state)
-        return body.error.removeprefix(head) if body.error.startswith(head) else None
-    return None
+    is_rejection = isinstance(body, e.TurnCompleted) and body.fault is Fault.MODEL
+    return body.error if is_rejection else None
