@@ -178,7 +178,7 @@ class AgentTool:
         agent = self._copy_agent(context, journal)
         agent.has_policy = True
         agent.policy = limit_policy(agent.policy, context.allowance())
-        beginning = Beginning(run_id, files, caller=Caller(context.run_id, context.call_id))
+        beginning = Beginning(run_id, files, caller=Caller(context.run_id, context.call_id, context.place))
         driver = await begin(agent, task, given, beginning)
         return await drive(agent, driver, None, given)
 

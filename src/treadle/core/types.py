@@ -315,8 +315,9 @@ class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     max_output_tokens: int | None = None
     """The longest answer, in tokens."""
     seed: int | None = None
-    """The seed of the sampling. Only the first request of a conversation sends it unchanged. The others, and
-    all that send token ids, send one made of it and of what they send, so that each step has draws of its own."""
+    """The seed of the sampling. Only the first request of a run's own conversation sends it unchanged. The others,
+    and all that send token ids, send one made of it, of what they send and of `Request.place`, so that each step
+    has draws of its own."""
     stop: tuple[str, ...] | None = None
     """Texts that end the answer when the model writes them."""
     logprobs: bool | None = None
@@ -420,6 +421,9 @@ class Request(Struct, frozen=True, gc=False):
     before, so this may be a mapping that reads from the store."""
     prior: Prior | None = None
     """The exact ids of the first messages; `None` if they are not known."""
+    place: str = ""
+    """What tells the conversation from others of its run that may begin alike: those of sub-agents, and summaries.
+    Empty for the run's own. The seed depends on it."""
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, gc=False):

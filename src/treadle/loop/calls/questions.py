@@ -31,6 +31,7 @@ from treadle.core.asking import (
 from treadle.core.calls import InnerDecision, RunInner, decide_inner, refuse_after_doubt
 from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.limits import Allowance, allow
+from treadle.core.prompts.prompting import place_of
 from treadle.core.state import State
 from treadle.core.texts.masking import Mask
 from treadle.core.types import Effect, Json, ToolCall, ToolResult
@@ -292,6 +293,10 @@ class Rules:
         """Return what a run may use that a call drives. `drivers` are the names of the tools that drive runs."""
         return Allowance()
 
+    def find_place(self, step: int, call_id: str) -> str:
+        """Return the place of a call; see `Caller.place`."""
+        return ""
+
 
 class RunRules(Rules):
     """The rules that follow from the state of a run."""
@@ -314,6 +319,13 @@ class RunRules(Rules):
         """See `Rules.allow`. Calls of one step that drive runs have equal shares."""
         calls = [item.call.name for item in self._state.turn.calls.values() if item.result is None]
         return allow(self._state, max(1, sum([name in drivers for name in calls])))
+
+    def find_place(self, step: int, call_id: str) -> str:
+        """See `Rules.find_place`. A server may give calls random ids, so their order counts."""
+        calls = list(self._state.turn.calls)
+        outer, _, inner = (call_id, "", "") if call_id in calls else call_id.rpartition("/")
+        number = calls.index(outer) if outer in calls else len(calls)
+        return place_of(self._state, f"{step}.{number}", *([inner] if inner else ()))
 
 
 MakeInner: TypeAlias = Callable[[RunInner, str, str, int, Outbox], Awaitable[ToolResult]]

@@ -416,6 +416,10 @@ class _CallContext(ToolContext[Any]):
         self._asking = asking
 
     @property
+    def place(self) -> str:
+        return self._bench.rules.find_place(self.step, self.call_id)
+
+    @property
     def is_heard(self) -> bool:
         return self._bench.report is not None
 

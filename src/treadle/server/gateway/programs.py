@@ -207,7 +207,8 @@ class _ProgramHost(GatewayHost):
 
     def lineage(self, caller: ApiCaller) -> Caller | None:
         program = self._find(caller)
-        return Caller(program.run_id, f"conversation-{len(program.run_ids) + 1}")
+        number = len(program.run_ids) + 1
+        return Caller(program.run_id, f"conversation-{number}", str(number))
 
     def note_asked(self, caller: ApiCaller, run_id: str) -> None:
         self._find(caller).run_ids[run_id] = None
