@@ -409,15 +409,13 @@ def explain_overflow(state: "State", refusal: str, room: int | None = None) -> s
         "the user's message": weigh(messages[position : position + 1]),
         "the newest step": weigh(messages[newest[0] :]),
     }
+    estimated = weigh(messages) + sizes["the definitions of the tools"]
+    whole = count_prompt(state) if size.known_messages else estimated
+    share = min(1.0, whole / max(1, estimated))  # no part is larger than the whole
     largest = sorted(sizes.items(), key=lambda item: -item[1])
-    told = ", ".join([f"{name} about {tokens:,}" for name, tokens in largest if tokens])
+    told = ", ".join([f"{name} about {int(share * tokens):,}" for name, tokens in largest if tokens])
     known = "" if room is None else f", and there is room for {room:,}"
     refusal = refusal or size.refusal or ""
-    whole = (
-        count_prompt(state)
-        if size.known_messages
-        else weigh(messages) + sizes["the definitions of the tools"]
-    )
     is_compacted = state.policy.compact_at is not None and state.shown.can_compact
     return (
         f"the prompt is too long{' even after compacting' * is_compacted}: it has about {whole:,} "
