@@ -44,6 +44,19 @@ def test_the_command_prints_tables(cli: Cli, path: str) -> None:
     assert any(line.split()[:2] == ["look", "1"] for line in lines)
 
 
+def test_tokens_that_no_server_reported_are_not_called_0(cli: Cli, tmp_path: Path) -> None:
+    with open_journal(tmp_path / "runs.db") as journal:
+        Agent(ScriptedModel(["ok"], name="p:silent"), journal=journal).run_sync("go")
+        Agent(ScriptedModel([answer("ok")], name="p:told"), journal=journal).run_sync("go")
+    done = cli("stats", "--journal", str(tmp_path / "runs.db"))
+    assert " tokens" in done.out
+    assert "+ 1 unknown tokens" in done.out
+    [silent] = [line.split() for line in done.out.splitlines() if line.startswith("p:silent")]
+    assert silent[1:6] == ["1", "unknown", "-", "unknown", "unknown"]
+    [told] = [line for line in done.out.splitlines() if line.startswith("p:told")]
+    assert "unknown" not in told
+
+
 def test_the_command_filters_and_gives_json(cli: Cli, path: str) -> None:
     (told,) = cli("stats", "--journal", path, "--model", "p:a", "--json").lines
     assert (told["runs"], list(told["models"]), told["cost_usd"]) == (1, ["p:a"], 1.0)

@@ -4,7 +4,6 @@ The value that a tool returned becomes the result that the model reads, with its
 that was cut is found again here.
 """
 
-import difflib
 import hashlib
 import os
 from base64 import b64decode
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.errors import SandboxError, ToolError
 from treadle.core.prompts.prompting import forget
+from treadle.core.registry import find_near
 from treadle.core.state import fold
 from treadle.core.texts.json_text import is_deep
 from treadle.core.texts.masking import Mask, mask_of
@@ -271,7 +271,7 @@ def read_call(
 
 
 def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
-    near = difflib.get_close_matches(name, tools, n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(repr(item) for item in near)}?" if near else ""
+    near = find_near(name, tools)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     known = ", ".join(tools) if tools else "none"
     return f"There is no tool {name!r}.{hint} The tools are: {known}."
