@@ -120,6 +120,33 @@ async def test_the_task_of_a_session_is_found_again():
         assert await session.grade() == 0.0
 
 
+async def test_the_files_of_a_session_are_those_of_now():
+    """They are what its tools left, also after a turn that failed, and when the session is opened again."""
+    script = [
+        [call("write_file", {"file_path": "b/new.txt", "content": "two"})],
+        [call("write_file", {"file_path": "a.bin", "content": "changed"})],
+        "done",
+        [call("write_file", {"file_path": "c.txt", "content": "three"})],
+        ServerError("down"),
+    ]
+    agent = Agent(ScriptedModel(script), tools=["files"], journal=MemoryJournal())
+    async with agent.session("s", files={"a.bin": b"\xff\x00"}) as session:
+        assert session.files == {"a.bin": b"\xff\x00"}
+        run = await session.send("go")
+        known = {"a.bin": b"changed", "b/new.txt": b"two"}
+        assert (session.files, run.files) == (known, known)
+        session.files["a.bin"] = b"mine"  # a copy
+        failed = await session.send("go on")
+        assert failed.stop_reason == "error"
+        assert session.files == {**known, "c.txt": b"three"}
+    async with agent.session("s") as session:
+        assert session.files == {**known, "c.txt": b"three"}
+    with pytest.raises(ConfigError, match="the session is not open"):
+        _ = session.files
+    async with Agent(ScriptedModel([]), journal=MemoryJournal()).session() as session:
+        assert session.files == {}
+
+
 async def test_a_session_without_a_task_has_no_grade():
     async with Agent(ScriptedModel(["hi"]), journal=MemoryJournal()).session() as session:
         await session.send("hello")

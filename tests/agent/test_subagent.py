@@ -430,3 +430,28 @@ async def test_agents_with_equal_tasks_and_summaries_draw_numbers_of_their_own()
     assert started.caller == Caller("parent", "c2", "1.1")
     assert (await seeds_of("another", ["x", "y"]))[0] == seeds
     assert not set((await seeds_of("another", ["x", "y"], seed=8))[0]) & set(seeds)
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "told", "limit"),
+    [
+        (Policy(max_steps=1), [[call("look")], "so far 3"], "so far 3", "max_steps"),
+        (Policy(max_steps=1), [[call("look")], ""], "The agent ended without an answer.", "max_steps"),
+        (Policy(max_tool_calls=1), [[call("look"), call("look")], "3"], "3", "max_tool_calls"),
+        (Policy(max_steps=2), [[call("look")], "it is 4"], "it is 4", None),
+    ],
+)
+async def test_the_caller_is_told_which_limit_stopped_an_agent(
+    policy: Policy, script: list[Any], told: str, limit: str | None
+) -> None:
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look."""
+        return "3"
+
+    child = Agent(ScriptedModel(script), tools=[look], policy=policy)
+    agent = make(child, ASK, "done")
+    [result] = (await agent.run("go", run_id="parent")).results
+    assert not result.is_error
+    assert result.content == (f"{told}\n[The agent was stopped by its limit {limit}.]" if limit else told)
+    await check_replay(agent, "parent", CHILD)
