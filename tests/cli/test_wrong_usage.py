@@ -15,8 +15,8 @@ ROWS = """
 rnu hi                                     | did you mean 'run'?                                | 2
 tools cal x                                | did you mean 'call'?                               | 2
 models lst                                 | did you mean 'list'?                               | 2
-run hi --modle m                           | no such option: --modle (possible options: --model | 2
-tools import files --output x              | possible options: --out                            | 2
+run hi --modle m                           | no such option: --modle; did you mean '--model'?   | 2
+tools import files --output x              | did you mean '--out'?                              | 2
 schema                                     | missing argument 'what'. choose from: config,      | 2
 schema persnoa                             | 'persnoa' is not one of 'config', 'generate'       | 2
 models schema                              | was removed; write: treadle schema config          | 2
