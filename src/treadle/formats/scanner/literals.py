@@ -2,8 +2,9 @@
 
 import re
 
+from treadle.core.texts.json_text import MAX_DEPTH
 from treadle.core.types import Json
-from treadle.formats.scanner.json_body import MAX_DEPTH, BadValue, after_space, scan, scan_string, to_float
+from treadle.formats.scanner.json_body import BadValue, after_space, scan, scan_string, to_float
 
 _STRING = re.compile(
     r"[fF]?(?:\"\"\"(?:[^\\\"]++|\\.|\"(?!\"\"))*+\"\"\"|'''(?:[^\\']++|\\.|'(?!''))*+'''"
