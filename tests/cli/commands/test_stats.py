@@ -10,6 +10,7 @@ from tests.telemetry.test_turn_log import answer, look
 
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.errors import ServerError
+from treadle.core.types import Completion, FinishReason, Message, Role
 from treadle.models import call
 from treadle.telemetry import read_turn_records
 
@@ -46,13 +47,14 @@ def test_the_command_prints_tables(cli: Cli, path: str) -> None:
 
 def test_tokens_that_no_server_reported_are_not_called_0(cli: Cli, tmp_path: Path) -> None:
     with open_journal(tmp_path / "runs.db") as journal:
-        Agent(ScriptedModel(["ok"], name="p:silent"), journal=journal).run_sync("go")
+        silent = Completion(Message(Role.ASSISTANT, "ok"), FinishReason.STOP)
+        Agent(ScriptedModel([silent], name="p:silent"), journal=journal).run_sync("go")
         Agent(ScriptedModel([answer("ok")], name="p:told"), journal=journal).run_sync("go")
     done = cli("stats", "--journal", str(tmp_path / "runs.db"))
     assert " tokens" in done.out
     assert "+ 1 unknown tokens" in done.out
-    [silent] = [line.split() for line in done.out.splitlines() if line.startswith("p:silent")]
-    assert silent[1:6] == ["1", "unknown", "-", "unknown", "unknown"]
+    [found] = [line.split() for line in done.out.splitlines() if line.startswith("p:silent")]
+    assert found[1:6] == ["1", "unknown", "-", "unknown", "unknown"]
     [told] = [line for line in done.out.splitlines() if line.startswith("p:told")]
     assert "unknown" not in told
 
