@@ -15,7 +15,7 @@ from treadle.core import events as e
 from treadle.core.replay import Replay
 from treadle.core.replay import replay as decide_again
 from treadle.core.spec import MemorySpec
-from treadle.core.types import StopReason
+from treadle.core.types import Fault, StopReason
 from treadle.journal.jsonl import import_lines
 from treadle.models import TieredModel
 from treadle.tools.schema.answer_schema import find_output_fault
@@ -93,6 +93,32 @@ async def test_a_journal_that_was_changed_is_told() -> None:
         changed, seq = tamper(events, kind, **changes)
         found = await replay(changed)
         assert found.divergence is not None, (kind, changes)
+        assert found.divergence.seq == seq
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+async def test_another_version_may_tell_errors_and_limits_in_other_words(path: Path) -> None:
+    """Rules out that the words of errors are frozen by the journals that exist."""
+    changed = []
+    for event in load(path):
+        body = event.body
+        if isinstance(body, e.TurnCompleted | e.RunFinished) and body.error is not None:
+            body = replace(body, error="It failed.")
+        elif isinstance(body, e.MessageInjected) and body.message.is_own:
+            body = replace(body, message=replace(body.message, content="Go on."))
+        elif isinstance(body, e.ToolCompleted) and body.result.is_error:
+            body = replace(body, result=replace(body.result, content="It failed."))
+        changed.append(replace(event, body=body, raw=None))
+    found = await replay(changed)
+    assert found.is_exact, found.divergence
+
+
+async def test_the_kind_of_an_error_is_compared() -> None:
+    events = load(Path(__file__).parent / "data" / "failed.jsonl")
+    for changes in ({"error": None}, {"fault": Fault.USER}):
+        changed, seq = tamper(events, e.TurnCompleted, **changes)
+        found = await replay(changed)
+        assert found.divergence is not None
         assert found.divergence.seq == seq
 
 

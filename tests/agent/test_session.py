@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
+from treadle import Agent, Policy, ScriptedModel, ToolContext, load_task, open_journal, tool
 from treadle.context.step_view import view_step
 from treadle.core.errors import (
     ConfigError,
@@ -118,6 +118,33 @@ async def test_the_task_of_a_session_is_found_again():
         run = await session.send("look again")
         assert [result.is_error for result in run.results] == [False]
         assert await session.grade() == 0.0
+
+
+async def test_the_files_of_a_session_are_those_of_now():
+    """They are what its tools left, also after a turn that failed, and when the session is opened again."""
+    script = [
+        [call("write_file", {"file_path": "b/new.txt", "content": "two"})],
+        [call("write_file", {"file_path": "a.bin", "content": "changed"})],
+        "done",
+        [call("write_file", {"file_path": "c.txt", "content": "three"})],
+        ServerError("down"),
+    ]
+    agent = Agent(ScriptedModel(script), tools=["files"], journal=MemoryJournal())
+    async with agent.session("s", files={"a.bin": b"\xff\x00"}) as session:
+        assert session.files == {"a.bin": b"\xff\x00"}
+        run = await session.send("go")
+        known = {"a.bin": b"changed", "b/new.txt": b"two"}
+        assert (session.files, run.files) == (known, known)
+        session.files["a.bin"] = b"mine"  # a copy
+        failed = await session.send("go on")
+        assert failed.stop_reason == "error"
+        assert session.files == {**known, "c.txt": b"three"}
+    async with agent.session("s") as session:
+        assert session.files == {**known, "c.txt": b"three"}
+    with pytest.raises(ConfigError, match="the session is not open"):
+        _ = session.files
+    async with Agent(ScriptedModel([]), journal=MemoryJournal()).session() as session:
+        assert session.files == {}
 
 
 async def test_a_session_without_a_task_has_no_grade():
@@ -408,6 +435,40 @@ async def test_a_turn_that_failed_is_tried_again_within_the_session():
     sent = [message.content for message in run.messages if message.role == "user"]
     assert sent == ["Are you there?", "And now?"]
     assert (await agent.replay(run.run_id)).is_exact
+
+
+async def test_a_turn_that_failed_is_tried_again_when_the_session_is_opened_again():
+    """The turn is open again by then. The message after it waits, and is not answered in its place."""
+    answers = ["Hi.", ServerError("down"), "Two.", "Three.", [call("wait")], "Four."]
+
+    def answer(request):
+        item = answers.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    @tool(effect="pure")
+    async def wait(context: ToolContext) -> str:
+        """Wait."""
+        return (await context.ask("Go on?")).text
+
+    agent = Agent(ScriptedModel(answer), tools=[wait], journal=MemoryJournal())
+    async with agent.session("s") as session:
+        await session.send("one")
+        await session.send("two")
+        session.post("three")
+    async with agent.session("s") as session:
+        assert session.has_reopened_turn
+        run = await session.retry_turn()
+        assert (run.output, [message.content for message in session.queued]) == ("Two.", ["three"])
+        assert not session.has_reopened_turn
+        assert (await session.finish_turn()).output == "Three."
+        assert (await session.send("four")).stop_reason is None
+        with pytest.raises(ConfigError, match="did not end with an error"):  # it is open for another reason
+            await session.retry_turn()
+    sent = [message.content for message in run.messages if message.role == "user"]
+    assert sent == ["one", "two"]
+    assert (await agent.replay("s")).is_exact
 
 
 async def test_an_image_that_the_server_refuses_is_not_in_later_requests(tmp_path: Path):

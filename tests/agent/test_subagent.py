@@ -1,21 +1,26 @@
 """Agents as tools of other agents."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loop.test_loop import Gate
+from tests.models.answers import answer
 
 from treadle import Agent, Policy, Run, ScriptedModel, open_journal, tool
 from treadle.core import events as e
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError
+from treadle.core.lineage import Caller
 from treadle.core.types import Completion, FinishReason, Message, Role, StopReason, Usage
+from treadle.http.transport import HttpRequest
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER, RunFilter
-from treadle.models import call
+from treadle.models import HttpResponse, InProcessTransport, Model, call, model
 from treadle.models.scripted import Answer
 from treadle.runs.recording import child_run_id
 from treadle.trajectory.run_verification import verify_run
@@ -379,3 +384,74 @@ async def test_the_runs_of_calls_that_were_stopped_for_good_are_over(way: str, t
         assert len(called) == (2 if way == "asked" else 4)
         assert {(info.status, info.stop_reason) for info in called} == {("finished", "cancelled")}
         await check_replay(agent, *[info.run_id for info in journal.runs()])
+
+
+async def seeds_of(run_id: str, ids: Sequence[str], seed: int = 7) -> tuple[list[int], Agent]:
+    """Drive a run whose two sub-agents and a summary get the same model; return the seeds in order of asking."""
+    asked: list[dict[str, Any]] = []
+
+    def respond(request: HttpRequest) -> HttpResponse:
+        body = request.json()
+        asked.append(body)
+        if body["messages"][-1]["content"] != "go":
+            return HttpResponse(answer("4"))
+        function = {"name": "helper", "arguments": '{"task": "add"}'}
+        calls = [{"id": key, "type": "function", "function": function} for key in ids]
+        return HttpResponse(answer(None, finish="tool_calls", tool_calls=calls))
+
+    def make_model() -> Model:
+        return model("openai:m", api_key="k", seed=seed, transport=InProcessTransport(respond))
+
+    child = Agent(make_model())
+    agent = Agent(
+        make_model(),
+        tools=[child.as_tool("helper")],
+        journal=MemoryJournal(),
+        policy=Policy(context_tokens=4000),
+    )
+    async with agent.session(run_id) as session:
+        await session.send("go")
+        for _ in range(4):
+            await session.send("more " * 200)
+        assert await session.compact() is not None
+    assert "Write the summary now." in asked[-1]["messages"][-1]["content"]
+    return [body["seed"] for body in asked], agent
+
+
+async def test_agents_with_equal_tasks_and_summaries_draw_numbers_of_their_own() -> None:
+    """A server draws the same numbers for the same seed. A run that is made again sends the same seeds, although
+    its id and the ids of its calls are others."""
+    seeds, agent = await seeds_of("parent", ["c1", "c2"])
+    assert seeds[0] == 7
+    assert len(seeds) == len(set(seeds)) == 9
+    await check_replay(agent, "parent", CHILD)
+    started = agent.journal.read(child_run_id("parent", "c2"))[0].body
+    assert isinstance(started, e.RunStarted)
+    assert started.caller == Caller("parent", "c2", "1.1")
+    assert (await seeds_of("another", ["x", "y"]))[0] == seeds
+    assert not set((await seeds_of("another", ["x", "y"], seed=8))[0]) & set(seeds)
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "told", "limit"),
+    [
+        (Policy(max_steps=1), [[call("look")], "so far 3"], "so far 3", "max_steps"),
+        (Policy(max_steps=1), [[call("look")], ""], "The agent ended without an answer.", "max_steps"),
+        (Policy(max_tool_calls=1), [[call("look"), call("look")], "3"], "3", "max_tool_calls"),
+        (Policy(max_steps=2), [[call("look")], "it is 4"], "it is 4", None),
+    ],
+)
+async def test_the_caller_is_told_which_limit_stopped_an_agent(
+    policy: Policy, script: list[Any], told: str, limit: str | None
+) -> None:
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look."""
+        return "3"
+
+    child = Agent(ScriptedModel(script), tools=[look], policy=policy)
+    agent = make(child, ASK, "done")
+    [result] = (await agent.run("go", run_id="parent")).results
+    assert not result.is_error
+    assert result.content == (f"{told}\n[The agent was stopped by its limit {limit}.]" if limit else told)
+    await check_replay(agent, "parent", CHILD)

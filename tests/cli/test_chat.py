@@ -25,7 +25,7 @@ def test_turns_of_one_session(cli: Cli, script: Script) -> None:
     cli.write("data/a.txt", "one")
     base = ["-m", "m", "--base-url", server.url]
     result = cli("chat", *base, "--mount", "data", text="hi\n\nthere\n/files\n/help\n/nope\n/quit\nnever\n")
-    assert result.code == 0, result
+    assert result.code == 2, result  # there is no command '/nope'
     assert result.out.index("answer 1") < result.out.index("answer 2")
     assert "answer 3" not in result.out
     assert "a.txt  3 bytes" in result.out
@@ -59,7 +59,7 @@ def test_a_session_is_forked_taken_back_and_saved(cli: Cli) -> None:
         ),
     ]
     done = cli("chat", "-m", "mock:echo", "-t", "files", text="\n".join(lines))
-    assert done.code == 0, done
+    assert done.code == 2, done  # some commands were refused
     assert done.err.count("error: the session has no turn yet") == 2
     assert "write /save FILE" in done.err
     assert "the model is mock:echo\n" in done.err
@@ -93,7 +93,7 @@ def test_a_session_is_forked_taken_back_and_saved(cli: Cli) -> None:
 
 def test_a_command_without_a_text_does_nothing_with_one(cli: Cli) -> None:
     done = cli("chat", "-m", "mock:echo", text="one\ntwo\n/undo 2\n/clear now\nthree\n")
-    assert (done.code, len(cli("sessions", "--json").lines)) == (0, 1), done
+    assert (done.code, len(cli("sessions", "--json").lines)) == (2, 1), done
     assert "error: /undo takes no text; write it alone" in done.err
     assert "session: 3 turns, " in done.out
 
@@ -102,7 +102,7 @@ def test_another_model_goes_on_with_the_session(cli: Cli, script: Script) -> Non
     server = script(_count)
     text = "hi\n/model other\nthere\n/model nope:x\nstill\n/model mock:echo\nyou\n"
     done = cli("chat", "-m", "m", "--base-url", server.url, text=text)
-    assert done.code == 0, done
+    assert done.code == 2, done  # '/model nope:x' was refused
     assert [body["model"] for body in server.requests] == ["m", "other", "other"]
     assert "answer 3" in done.out
     assert "unknown provider 'nope'" in done.err
@@ -344,9 +344,36 @@ def test_a_decision_is_asked_for_again(cli: Cli) -> None:
     assert again.process.wait(60) == 0
 
 
+def test_the_exit_code_tells_that_a_command_of_a_script_was_refused(cli: Cli) -> None:
+    for text, code in (("/help", 0), ("/typo", 2), ("/attach nofile", 2), ("hi\n/retry", 1), ("hi", 0)):
+        assert cli("chat", "-m", "mock:echo", text=text).code == code, text
+
+
+def test_a_long_paste_is_one_line_on_the_screen_and_whole_in_the_message(cli: Cli, script: Script) -> None:
+    server = script(_count)
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", server.url, is_screen=True)
+    pasted = "\n".join(f"line {number}" for number in range(300))
+    terminal.wait_for("›")
+    terminal.type(f"See: \x1b[200~{pasted}\x1b[201~")
+    terminal.wait_for("[paste 1: 300 lines, 2,589 characters]")
+    terminal.type(f"\x1b[200~{pasted}\x1b[201~")
+    terminal.wait_for("[paste 2: 300 lines")
+    terminal.type("\x7f Why?" + ENTER)
+    terminal.wait_for("answer 1")
+    terminal.wait_for("session: 1 turn,")
+    assert "line 150" not in terminal.out
+    terminal.wait_for("›")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(60) == 0
+    [message] = [item["content"] for item in server.requests[-1]["messages"] if item["role"] == "user"]
+    assert message == f"See: {pasted} Why?"
+    assert "line 150" in (cli.folder / "state" / "treadle" / "chat_history").read_text()
+
+
 def test_a_misspelt_command_is_not_sent_to_the_model(cli: Cli) -> None:
     cli.write("notes.txt", "notes")
     done = cli("chat", "-m", "mock:echo", text="/atach notes.txt\n/hlp\n/etc/hosts is long\n/tmp is long\n")
+    assert done.code == 2
     assert "there is no command '/atach'; did you mean '/attach'? /help lists the commands" in done.err
     assert "there is no command '/hlp'; did you mean '/help'?" in done.err
     assert [line for line in done.out.splitlines() if line.startswith("You said")] == [

@@ -68,7 +68,7 @@ def test_help_names_every_command(real_cli: RealCli) -> None:
     assert real_cli().code == 2
     assert real_cli("--version").out.startswith("treadle ")
     unknown = real_cli("exprot")
-    assert (unknown.code, "Did you mean 'export'" in unknown.err) == (2, True), unknown
+    assert (unknown.code, "; did you mean 'export'? See" in unknown.err) == (2, True), unknown
 
 
 def test_the_table_has_the_first_line_of_each_docstring() -> None:

@@ -249,7 +249,7 @@ def test_a_dash_is_standard_output(two_runs: Cli) -> None:
         assert written.out == two_runs("export", "first", "--format", form).out, written
         assert written.lines
     two_runs("export", "first", "-f", "treadle", "-o", "rows.jsonl")
-    assert two_runs("dataset", "convert", "rows.jsonl", "--to", "trl", "-o", "-").lines
+    assert two_runs("dataset", "convert", "rows.jsonl", "--format", "trl", "-o", "-").lines
     assert not (two_runs.folder / "-").exists()
 
 

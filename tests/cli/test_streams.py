@@ -91,7 +91,7 @@ COMMANDS: dict[str, list[str]] = {
     "schema generate json": ["schema", "generate"],
     "topics show": ["topics", "show", "made/topics.json"],
     **(PAGES if IS_BUILT else {}),
-    "dataset convert": ["dataset", "convert", "rows.jsonl", "--to", "openai"],
+    "dataset convert": ["dataset", "convert", "rows.jsonl", "--format", "openai"],
     "dataset pairs": ["dataset", "pairs", "forks.db"],
     "--help": ["--help"],
     "run --help": ["run", "--help"],

@@ -15,8 +15,8 @@ ROWS = """
 rnu hi                                     | did you mean 'run'?                                | 2
 tools cal x                                | did you mean 'call'?                               | 2
 models lst                                 | did you mean 'list'?                               | 2
-run hi --modle m                           | no such option: --modle (possible options: --model | 2
-tools import files --output x              | possible options: --out                            | 2
+run hi --modle m                           | no such option: --modle; did you mean '--model'?   | 2
+tools import files --output x              | did you mean '--out'?                              | 2
 schema                                     | missing argument 'what'. choose from: config,      | 2
 schema persnoa                             | 'persnoa' is not one of 'config', 'generate'       | 2
 models schema                              | was removed; write: treadle schema config          | 2
@@ -71,7 +71,7 @@ run hi $M --run-id=-x                      | --run-id is '-x'; give a str withou
 run hi $M --run-id ''                      | --run-id is ''; give                               | 2
 run hi $M --level strong                   | 'strong' is not one of 'process', 'power'          | 2
 runs --limit -1                            | greater than or equal to 0                         | 2
-runs --status complete                     | did you mean 'completed' or                       | 2
+runs --status complete                     | did you mean 'completed'?                         | 2
 resume --all --parallel-runs 0             | greater than or equal to 1                         | 2
 fork abc1 --at 0                           | greater than or equal to 1                         | 2
 tools serve --port 99999                   | less than or equal to 65535                        | 2
@@ -83,7 +83,7 @@ run hi -m openai/gpt-5                     | did you mean 'openai:gpt-5'?       
 run hi -m openai:anthropic/claude          | did you mean 'anthropic:claude'?                   | 2
 run hi -m openai:                          | names no model                                     | 2
 run hi -m openai:gpt-5                     | set the environment variable openai_api_key        | 2
-run hi -m openai:gpt-5 -t fils             | did you mean 'files' or                             | 2
+run hi -m openai:gpt-5 -t fils             | did you mean 'files'?                               | 2
 run hi -m oracle                           | pass --task files:csv_sum-0001                     | 2
 run hi -m orcale                           | did you mean 'oracle'?                             | 2
 run --task files:csv_sum-0001 -m oracle:x  | 'x' is not a rate of mistakes                      | 2
@@ -96,7 +96,7 @@ TREADLE_CONFIG=bad.toml run hi -m fast     | 'bad.toml' is not valid toml       
 TREADLE_CONFIG=odd.toml run hi -m fast     | fast.sed: there is no such key; did you mean 'seed'?| 2
 TREADLE_CONFIG=nothere.toml run hi -m fast | which is not a file                                | 2
 # Tools
-run hi $M -t fils                          | unknown toolset 'fils'; did you mean 'files' or     | 2
+run hi $M -t fils                          | unknown toolset 'fils'; did you mean 'files'?       | 2
 run hi $M -t onec.py                       | there is no file 'onec.py'; did you mean 'once.py' | 2
 run hi $M -t bad.py                        | cannot load the file 'bad.py': syntaxerror         | 2
 run hi $M -t raises.py                     | zerodivisionerror: division by zero                | 2
@@ -131,7 +131,7 @@ run hi -m mock:ech                         | did you mean 'mock:echo'           
 files abc1 --out bad.json                  | 'bad.json' is a file; give a folder                | 2
 export abc1 --out folder                   | cannot write 'folder': it is a folder              | 2
 export abc1 --out nothere/x                | cannot write 'nothere/x': there is no folder       | 2
-export abc1 --format trll                  | did you mean 'trl' or 'trl_sft'                     | 2
+export abc1 --format trll                  | did you mean 'trl'?                                 | 2
 demo --out bad.json                        | cannot write to --out 'bad.json': file exists      | 2
 init folder                                | 'folder' exists                                    | 2
 init treadle.json                          | must end with .toml                                | 2
@@ -181,7 +181,7 @@ rollout report foldr                       | 'foldr' has no rollouts; did you me
 dataset show foldr                         | there is no file 'foldr'; did you mean 'folder'    | 2
 dataset verify foldr                       | there is no file 'foldr'; did you mean 'folder'    | 2
 dataset merge foldr b --out q              | there is no file 'foldr'; did you mean 'folder'    | 2
-dataset convert bad.jsnl --to openai       | did you mean 'bad.json                             | 2
+dataset convert bad.jsnl --format openai   | did you mean 'bad.json                             | 2
 publish foldr                              | 'foldr' is not the folder of a dataset; did you mean 'folder' | 2
 topics show lst.json                       | no such file or directory; did you mean 'list.json' | 2
 view foldr                                 | did you mean 'folder'                              | 1

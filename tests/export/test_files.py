@@ -297,3 +297,35 @@ def test_rows_are_not_written_beside_those_of_before(tmp_path: Path) -> None:
 def test_no_tools_is_no_choice_of_tools() -> None:
     with pytest.raises(ConfigError, match="--tools '' is not known"):
         RowOptions("")
+
+
+@pytest.mark.parametrize("name", FORMATS.names())
+def test_a_row_without_lineage_says_nowhere_where_it_comes_from(name: str, tmp_path: Path) -> None:
+    rows = save(tmp_path / "rows.jsonl", "treadle", example("the-run"))
+    if name in ("treadle", "custom", "hf_trace", "atif"):
+        with pytest.raises(ConfigError, match=f"rows of {name} cannot be without lineage"):
+            RowConversion("treadle", name, None, RowOptions(has_lineage=False))
+        return
+    asked = replace(example().messages[2], content="", reasoning=None)
+    row = Row((Message(Role.USER, "go"), asked, *example().messages[3:5]), TOOLS, example("the-run").lineage)
+    save(tmp_path / "short.jsonl", "treadle", row)
+    written = {}
+    for has_lineage in (True, False):
+        conversion = RowConversion("treadle", name, None, RowOptions(has_lineage=has_lineage))
+        source = tmp_path / "short.jsonl" if name == "xlam" else rows
+        lines = list(conversion.lines(source, lambda _: None))
+        assert not conversion.refused
+        [written[has_lineage]] = lines
+    assert not re.search(rb"the-run|lineage", written[False])
+    with_it, without = [read_row(json.loads(written[key]), FORMATS.load(name)) for key in (True, False)]
+    assert without.lineage is None or without.lineage.run_id != "the-run"
+    assert without.tools == with_it.tools
+    # Some formats keep ids of calls, and which results are errors, in the lineage.
+    told = [
+        [
+            (item.role, item.content, [(call.name, call.arguments) for call in item.tool_calls])
+            for item in row.messages
+        ]
+        for row in (with_it, without)
+    ]
+    assert told[0] == told[1]

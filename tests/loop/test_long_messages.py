@@ -1,11 +1,12 @@
 """Messages that are larger than the room for them: no session ends because of one."""
 
 import json
+import re
 
 import pytest
 from tests.context.contexts import TEXT, Counting, is_summary_request, look_up
 
-from treadle import Agent, Policy
+from treadle import Agent, Policy, tool
 from treadle.context.step_view import view_step
 from treadle.core import events as e
 from treadle.core.types import Role
@@ -325,3 +326,48 @@ async def test_tools_to_read_again_are_offered_once_an_unknown_window_was_exceed
     assert [tool.name for tool in run.events[0].body.tools] == ["look_up"]
     assert len(compactions(run.events)) > 1
     assert set(names(model.requests[-1])) == {"look_up", "read_result", "read_message"}
+
+
+@tool(effect="idempotent")
+async def save(text: str) -> str:
+    """Save a text."""
+    return f"saved {len(text)} characters"
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("place", [0, 2])
+async def test_a_session_goes_on_after_arguments_larger_than_the_window(place, is_known, is_json):
+    """A model cannot write so much, but another one may take its session over. The turn ends; the next one sees a
+    summary, and what the call did can still be read."""
+    asked = []
+
+    def answer(request):
+        if is_summary_request(request):
+            return "They talked."
+        last = request.messages[-1]
+        if last.content == "Save it." and not asked:
+            asked.append(last)
+            return [call("save", json.dumps({"text": LONG}) if is_json else LONG, call_id="c1")]
+        if last.content == "What was the result?":
+            return [call("read_result", {"call_id": "c1"})]
+        return f"Answer {len(request.messages)}"
+
+    policy = Policy(context_tokens=WINDOW if is_known else None)
+    agent = Agent(Counting(answer, window=WINDOW), tools=[save], policy=policy, journal=MemoryJournal())
+    async with agent.session("s") as session:
+        for number in range(place):
+            await session.send(f"Question {number}")
+        failed = await session.send("Save it.")
+        assert (failed.stop_reason, failed.fault) == ("context_overflow", "model")
+        sizes = [int(item.replace(",", "")) for item in re.findall(r"about ([0-9,]+)", failed.error or "")]
+        assert sizes[0] >= max(sizes[1:])
+        for text in ("And now?", "What was the result?"):
+            run = await session.send(text)
+            assert run.stop_reason == "completed", run.error
+        assert run.results[-1].content.startswith("saved" if is_json else "The arguments are not valid JSON")
+        await session.compact()
+    async with agent.session("s") as session:
+        assert (await session.send("Go on.")).stop_reason == "completed"
+    assert (await agent.fork("s", text="Go on.")).stop_reason == "completed"
+    assert (await agent.replay("s")).is_exact

@@ -1,10 +1,11 @@
 """No result of a tool brings a secret of this process to the model or into the journal."""
 
 import json
+from urllib.parse import quote
 
 import pytest
 
-from treadle import Agent, RetryWithMessage, ScriptedModel, tool
+from treadle import Agent, Option, Question, RetryWithMessage, ScriptedModel, ToolContext, tool
 from treadle.core import events as e
 from treadle.core.texts.masking import forms_of
 from treadle.journal.memory import MemoryJournal
@@ -30,8 +31,9 @@ async def answer_long() -> str:
 @tool(effect="pure")
 async def answer_parts() -> ToolOutput:
     """Answer in parts."""
-    attachment = Attachment("document", f"key={KEY}".encode(), "text/plain", name="key.txt")
-    return ToolOutput(json.dumps({"key": KEY}), structured={"key": [KEY]}, attachments=(attachment,))
+    attachment = Attachment("document", f"key={KEY}".encode(), "text/plain", name=f"{KEY}.txt")
+    link = Attachment("link", uri=f"https://files.example/a?key={quote(KEY)}")
+    return ToolOutput(json.dumps({"key": KEY}), structured={"key": [KEY]}, attachments=(attachment, link))
 
 
 @tool(effect="pure")
@@ -61,10 +63,63 @@ async def test_a_secret_of_the_environment_stays_out(asked, monkeypatch: pytest.
     events = agent.journal.read(run.run_id)
     written = "\n".join(event.to_json().decode() for event in events)
     [result] = [event.body.result for event in events if isinstance(event.body, e.ToolCompleted)]
-    contents = [agent.journal.read_blob(part.digest).decode() for part in result.artifacts]
+    contents = [agent.journal.read_blob(part.digest).decode() for part in result.artifacts if part.digest]
     shown = "\n".join([written, *contents, *map(str, model.requests[1].messages)])
     assert "***" in result.content
     assert bool(contents) == (asked in (answer_long, answer_parts))
     for secret in (KEY, PASSWORD):
         assert not [form for form in forms_of(secret) if form in shown]
     assert ("postgres" in result.content) == (asked in (answer, fail))  # an ordinary word stays
+
+
+@tool(effect="pure")
+async def take(key: str) -> str:
+    """Take a key."""
+    return "right" if key == KEY else "wrong"
+
+
+@tool(effect="pure")
+async def count(key: int) -> str:
+    """Count."""
+    return str(key)
+
+
+@tool(effect="pure")
+async def speak(context: ToolContext) -> str:
+    """Say the key in every other way."""
+    context.progress(f"I use {KEY}.")
+    schema = {"type": "object", "properties": {"key": {"type": "string", "default": KEY}}}
+    options = (Option(f"use {KEY}", f"It is {KEY}."), Option("stop"))
+    said = await context.ask(Question(f"May I use {KEY}?", options))
+    form = await context.ask(Question(f"Which one, {KEY}?", schema=schema))
+    taken = await context.call_tool("take", {"key": KEY})
+    refused = await context.call_tool("count", {"key": KEY})
+    return f"{said.text} {form.value} {taken.content} {refused.is_error}"
+
+
+async def test_no_question_progress_or_inner_call_has_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", KEY)
+    asked: list[Question] = []
+    heard: list[object] = []
+
+    def ask(question: Question) -> object:
+        asked.append(question)
+        return "stop" if question.schema is None else {"key": "mine"}
+
+    model = ScriptedModel([[call("speak")], "Done."])
+    agent = Agent(model, tools=[speak, take, count], journal=MemoryJournal(), asker=ask)
+    stream = agent.stream("Go.")
+    heard += [item async for item in stream]
+    run = stream.run
+    assert run is not None
+    events = agent.journal.read(run.run_id)
+    [result] = [body.result for body in (i.body for i in events) if isinstance(body, e.ToolCompleted)][-1:]
+    assert result.content == "stop {'key': 'mine'} right True"  # the inner tool itself gets the key
+    assert len(asked) == 2
+    assert "***" in str(asked)
+    assert "I use ***." in str(heard)
+    shown = "\n".join(
+        [str(asked), str(heard), str(model.requests), *[item.to_json().decode() for item in events]]
+    )
+    assert not [form for form in forms_of(KEY) if form in shown]
+    assert (await agent.replay(run.run_id)).is_exact

@@ -301,7 +301,7 @@ def test_without_a_file_names_of_providers_still_work():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("modle = 'x'", "modle: there is no such key; did you mean 'model' or 'models'?"),
+        ("modle = 'x'", "modle: there is no such key; did you mean 'model'?"),
         ("[model.fast]", "the table of one is [models.NAME]"),
         (
             "[models.fast]\nmodel='a:b'\ntemprature=1",

@@ -96,7 +96,7 @@ def test_a_key_without_an_effect_is_refused(options: dict[str, Any], said: str) 
         ("atropos:trainer", "needs the address of the server, such as atropos:http://localhost:8000"),
         (
             "trl:rows",
-            "did you mean 'trl_sft' or 'verl' or 'otel'? the sinks are jsonl, parquet, atropos, tensorboard,",
+            "did you mean 'trl_grpo' or 'trl_sft'? the sinks are jsonl, parquet, atropos, tensorboard,",
         ),
     ],
 )

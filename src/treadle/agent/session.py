@@ -72,8 +72,8 @@ class Session(Generic[T_co]):
         """True if the newest turn may not be remembered, because its writing back was stopped."""
         self._outgoing: list[Outgoing[T_co]] = []
         """The messages of this session that were not taken in, or whose senders wait for their turns."""
-        self.has_reopened_turn = False
-        """True if the session was opened again after a turn that had ended with an error, which is open again."""
+        self._reopened_turn: int | None = None
+        """The number of the turn that had ended with an error and was open again when the session was opened."""
         self._is_called = False
         """True if a message was taken in that somebody else has sent."""
         self._is_last = False
@@ -115,6 +115,11 @@ class Session(Generic[T_co]):
     def is_turn_open(self) -> bool:
         """True if the last turn was interrupted; `finish_turn` continues it."""
         return self._open_driver().state.turn.is_open
+
+    @property
+    def has_reopened_turn(self) -> bool:
+        """True if the last turn had ended with an error when the session was opened, and is open again."""
+        return self.is_turn_open and self._open_driver().state.turn.number == self._reopened_turn
 
     @property
     def run(self) -> Run[T_co]:
@@ -225,13 +230,13 @@ class Session(Generic[T_co]):
             return run
 
     async def retry_turn(self, *, on_event: Emit | None = None) -> Run[T_co]:
-        """Try the last turn again, which ended with an error, and return the run.
+        """Try the last turn again, which ended with an error, and return the run. Messages in the queue still wait.
 
         Raises: `ConfigError` if it did not end with an error.
         """
         async with self._alone():
             driver = self._open_driver()
-            if not driver.state.has_failed_turn:
+            if not (driver.state.has_failed_turn or self.has_reopened_turn):
                 raise ConfigError(f"the last turn of session {self.run_id!r} did not end with an error")
             driver.listen(on_event)
             resume_turn(self._agent, driver, self._task, None, None)
@@ -396,7 +401,7 @@ class Session(Generic[T_co]):
             if state.started is None or not state.started.is_session:
                 raise ConfigError(f"run {run_id!r} is not a session; fork it to go on from it")
             self._task = self._task or load_task_of(state.started)
-            self.has_reopened_turn = state.has_failed_turn
+            self._reopened_turn = state.turn.number if state.has_failed_turn else None
             driver = await go_on(self._agent, state, writer, self._given, self._task)
             # A process that was killed after the turn may not have remembered it.
             await write_back(self._agent, run_id, driver.state)

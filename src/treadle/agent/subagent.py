@@ -21,6 +21,7 @@ from treadle.core.lineage import Caller, Child
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Fault, Json, Option, StopReason
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
@@ -177,7 +178,7 @@ class AgentTool:
         agent = self._copy_agent(context, journal)
         agent.has_policy = True
         agent.policy = limit_policy(agent.policy, context.allowance())
-        beginning = Beginning(run_id, files, caller=Caller(context.run_id, context.call_id))
+        beginning = Beginning(run_id, files, caller=Caller(context.run_id, context.call_id, context.place))
         driver = await begin(agent, task, given, beginning)
         return await drive(agent, driver, None, given)
 
@@ -204,7 +205,7 @@ class AgentTool:
             return ToolOutput(text)
         if self._agent.answer.schema is None:
             return ToolOutput(text)
-        return ToolOutput(text, structured=msgspec.json.decode(run.output))
+        return ToolOutput(text, structured=decode_json(run.output))
 
 
 async def _ask(context: ToolContext, question: Question) -> Answer:

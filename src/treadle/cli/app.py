@@ -212,9 +212,10 @@ def _report(error: BaseException) -> ExitCode:
         traceback.print_exception(error)
     elif write_usage_error is not None:
         text = _name_value(" ".join(str(write_usage_error()).split()).replace("Value error, ", ""), error)
+        text = _suggest(text, error, context)
         used = f"{getattr(context, 'command_path', '')} {getattr(error, 'option_name', '')}"
         if (advice := MOVED.get(used.removeprefix("treadle "))) is not None:
-            text = f"{text.partition('.')[0].partition(' (')[0].partition(' Did ')[0]}; {advice}"
+            text = f"{text.partition('.')[0].partition(' (')[0].partition(';')[0]}; {advice}"
         more = f" See: {context.command_path} --help" if context is not None else ""
         print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?', ')')) else '.'}{more}")
         return ExitCode.MISUSE
@@ -226,6 +227,20 @@ def _report(error: BaseException) -> ExitCode:
     else:
         traceback.print_exception(error)
     return ExitCode.MISUSE if isinstance(error, ConfigError | RunNotFoundError) else ExitCode.FAILED
+
+
+def _suggest(text: str, error: BaseException, context: Any) -> str:
+    """Return the text of an error of typer about an unknown option or command with Treadle's own suggestions."""
+    from treadle.core.registry import did_you_mean
+
+    if (name := getattr(error, "option_name", None)) is not None and "No such option" in text:
+        options = [option for item in context.command.params for option in (*item.opts, *item.secondary_opts)]
+        return f"No such option: {name}{did_you_mean(name, options)}"
+    head, found, rest = text.partition("No such command '")
+    if found and not head:
+        name = rest.partition("'")[0]
+        return f"No such command {name!r}{did_you_mean(name, context.command.commands)}"
+    return text
 
 
 def _name_value(text: str, error: BaseException) -> str:

@@ -29,7 +29,13 @@ MEANINGS = {
 }
 """The meanings of the exit codes, for the help."""
 
-_GRAVEST_FIRST = (ExitCode.INTERRUPTED, ExitCode.FAILED, ExitCode.WAITING, ExitCode.LIMIT)
+_GRAVEST_FIRST = (
+    ExitCode.INTERRUPTED,
+    ExitCode.FAILED,
+    ExitCode.MISUSE,
+    ExitCode.WAITING,
+    ExitCode.LIMIT,
+)
 
 
 def join_codes(codes: Iterable[int]) -> ExitCode:

@@ -61,6 +61,7 @@ MOVED = {
     "rollout --schema": "write: treadle schema rollout",
     "models schema": "write: treadle schema config",
     "persona schema": "write: treadle schema persona",
+    "dataset convert --to": "it is called --format now",
     "memory show": f"{_CALL} 'From Python' in docs/memory.md",
     "memory rollback": f"{_CALL} 'From Python' in docs/memory.md",
     "memory history": f"{_CALL} 'From Python' in docs/memory.md",

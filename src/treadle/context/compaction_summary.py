@@ -75,9 +75,10 @@ def list_results(old: Sequence[Message], earlier: Sequence[str], tokens: float) 
 
 
 def request_summary(
-    earlier: str, old: Sequence[Message], *, prompt_tokens: float, summary_tokens: float
+    earlier: str, old: Sequence[Message], *, prompt_tokens: float, summary_tokens: float, place: str = ""
 ) -> tuple[Request, int]:
-    """Return the request for a summary, and how many of the `old` messages, from the first, had no room in it."""
+    """Return the request for a summary, and how many of the `old` messages, from the first, had no room in it.
+    `place` is that of the request."""
     told = read_data(__package__, "prompts")["summary"].format(
         words=max(40, int(summary_tokens / _TOKENS_PER_WORD))
     )
@@ -85,7 +86,7 @@ def request_summary(
     room = prompt_tokens - weigh(told) - weigh(begin) - 50
     text, left_out = _render_within(old, room)
     asked = f"{begin}The messages after it:\n{fence('conversation', text)}\n\nWrite the summary now."
-    return Request(Log([Message(Role.SYSTEM, told), Message(Role.USER, asked)])), left_out
+    return Request(Log([Message(Role.SYSTEM, told), Message(Role.USER, asked)]), place=place), left_out
 
 
 def _render_within(messages: Sequence[Message], tokens: float) -> tuple[str, int]:

@@ -7,7 +7,7 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.actions import Append, AskUser, CheckAnswer, tell
 from treadle.core.asking import FindFault, ask_by_marker, final_text
-from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Fault, FinishReason, Message, OutputSpec, Role, StopReason
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def check_answer(state: "State", action: CheckAnswer, find_fault: FindFault) -> 
     text = strip_answer(action.text)
     assert state.output_spec is not None
     try:
-        value = msgspec.json.decode(text)
-    except UNREADABLE as error:
+        value = decode_json(text)
+    except msgspec.DecodeError as error:
         return judge_answer(state, text, f"it is not JSON ({error})").bodies
     return judge_answer(state, text, find_fault(state.output_spec.schema, value)).bodies
 
@@ -176,21 +176,16 @@ def judge_answer(state: "State", output: str, fault: str | None) -> Append:
 
 def reject(state: "State", fault: str) -> Append:
     """Return the end of a turn that has no answer which fits the schema."""
-    error = _rejection(state) + fault
+    attempts = state.policy.max_output_attempts
+    times = "a wrap-up" if state.turn.limit is not None else f"{attempts} attempt{'s' * (attempts > 1)}"
+    error = f"no answer that fits the schema after {times}: {fault}"
     return end_turn(state, state.turn.limit or StopReason.ERROR, error=error, fault=Fault.MODEL)
 
 
-def _rejection(state: "State") -> str:
-    attempts = state.policy.max_output_attempts
-    times = "a wrap-up" if state.turn.limit is not None else f"{attempts} attempt{'s' * (attempts > 1)}"
-    return f"no answer that fits the schema after {times}: "
-
-
-def recorded_fault(state: "State", body: e.DurableBody | None) -> str | None:
+def recorded_fault(body: e.DurableBody | None) -> str | None:
     """Return the fault of an answer, read from `body`, the event after the answer; `None` if there was none."""
     if isinstance(body, e.MessageInjected):
         return body.output_fault
-    if isinstance(body, e.TurnCompleted) and body.error is not None:
-        head = _rejection(state)
-        return body.error.removeprefix(head) if body.error.startswith(head) else None
+    if isinstance(body, e.TurnCompleted) and body.fault is Fault.MODEL:
+        return body.error
     return None

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from treadle.core import events as e
 from treadle.core.actions import Append, AskUser, tell
 from treadle.core.errors import ConfigError
-from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
+from treadle.core.texts.masking import Mask
 from treadle.core.types import Json, Option
 
 if TYPE_CHECKING:
@@ -76,6 +77,12 @@ class Question(Struct, frozen=True):
         if not (self.options or self.allows_text or self.schema is not None):
             raise ConfigError(f"{self.text!r} cannot be answered; give options, or allow a text")
 
+    def without(self, mask: Mask) -> "Question":
+        """Return this question without the secrets of `mask` in its texts."""
+        options = [Option(mask.hide(item.label), mask.hide(item.description)) for item in self.options]
+        schema = None if self.schema is None else mask.hide_value(self.schema)
+        return replace(self, text=mask.hide(self.text), options=options, schema=schema)
+
 
 class Answer(Struct, frozen=True):
     """The user's answer to a question."""
@@ -90,7 +97,7 @@ class Answer(Struct, frozen=True):
     @property
     def value(self) -> Json:
         """The answer to a question with a schema; `None` if the user declined."""
-        return None if self.is_declined else msgspec.json.decode(self.text)
+        return None if self.is_declined else decode_json(self.text)
 
 
 Answerable: TypeAlias = Answer | str | int | Mapping[str, Json]
@@ -269,8 +276,8 @@ def read_answer(question: Question | e.QuestionAsked, said: Answerable, find_fau
 def _read_form(schema: dict[str, Json], said: Answerable, find_fault: FindFault) -> str:
     value: Json
     try:
-        value = msgspec.json.decode(said) if isinstance(said, str) else dict(said)  # type: ignore[arg-type]
-    except (*UNREADABLE, TypeError) as error:
+        value = decode_json(said) if isinstance(said, str) else dict(said)  # type: ignore[arg-type]
+    except (msgspec.DecodeError, TypeError) as error:
         raise ConfigError(f"the answer {said!r:.200} is not a JSON object ({error})") from None
     if not isinstance(value, dict):
         raise ConfigError(f"the answer {said!r:.200} is not a JSON object")

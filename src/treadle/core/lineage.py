@@ -25,13 +25,16 @@ class Parent(Struct, frozen=True, gc=False):
     """The number of the last event that the fork copied."""
 
 
-class Caller(Struct, frozen=True, gc=False):
+class Caller(Struct, frozen=True, omit_defaults=True, gc=False):
     """The tool call of another run that started this run, as its sub-agent."""
 
     run_id: str
     """The id of the other run."""
     call_id: str
     """The id of the call in that run."""
+    place: str = ""
+    """Where the call stands in that run, as STEP.NUMBER, after the place of that run in the one that called it. The
+    seeds of the run are made of it; see `Request.place`."""
 
 
 class Child(Struct, frozen=True, omit_defaults=True, gc=False):

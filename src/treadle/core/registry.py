@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MAX_CHARS = 64
 """How many characters of an unknown name are compared with the known ones."""
+_MAX_CHANGES = 4
+"""How many letters of a name may be wrong."""
+_WORDS = re.compile(r"[\W_]+")
 _IMPORT = re.compile(r"^    from (\S+) import \w+ as (\w+)$", re.MULTILINE)
 """An import of a name that a package has for others, under `if TYPE_CHECKING:`."""
 
@@ -111,18 +114,66 @@ def _read_folder(folder: str) -> "tuple[tuple[str, tuple[EntryPoint, ...]], ...]
     )
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.5) -> str:
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.0) -> str:
     """Return the end of an error message that suggests the nearest of the `known` names.
 
-    If no name is at least as similar as `cutoff`, from 0 to 1, the end is `otherwise`, or "" without it.
+    If no name is near, or at least as similar as `cutoff`, from 0 to 1, the end is `otherwise`, or "" without it.
     """
-    import difflib
+    near = find_near(name, known)
+    if cutoff:
+        from difflib import SequenceMatcher
 
-    # Comparing is slow, and a model may send a name of any length.
-    near = difflib.get_close_matches(name[:_MAX_CHARS], list(known), n=3, cutoff=cutoff)
+        near = [item for item in near if SequenceMatcher(None, item, name).ratio() >= cutoff]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
     return otherwise and f"; {otherwise}"
+
+
+def find_near(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three of the `known` names that somebody may have meant with `name`.
+
+    They are those with the fewest wrong letters, if these are at most four and a third of the name; else those of
+    which one begins with the other; else those with the same words.
+    """
+    text = name[:_MAX_CHARS].casefold()
+    names = {item: item.casefold() for item in dict.fromkeys(known)}
+    most = min(_MAX_CHANGES, max(1, len(text) // 3))
+    counts = {
+        item: count_changes(text, plain, most)
+        for item, plain in names.items()
+        if abs(len(plain) - len(text)) <= most
+    }
+    least = min(counts.values(), default=most + 1)
+    if least <= most and least < len(text):
+        return [item for item, count in counts.items() if count == least][:3]
+    bare = text.lstrip("/-")
+    plain = {item: text.lstrip("/-") for item, text in names.items()}
+    begun = [
+        item for item, other in plain.items() if bare and (other.startswith(bare) or _extends(bare, other))
+    ]
+    words = {*_WORDS.split(bare)} - {""}
+    return (begun or [item for item, other in plain.items() if words & {*_WORDS.split(other)}])[:3]
+
+
+def _extends(name: str, other: str) -> bool:
+    return len(other) > 2 and name.startswith(other)
+
+
+def count_changes(one: str, other: str, most: int) -> int:
+    """Return how many letters have to be added, removed, replaced or exchanged with their neighbour; any number
+    above `most` if they are more."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one, 1):
+        before, last, row = row, before, [at]
+        for to, wanted in enumerate(other, 1):
+            cost = min(before[to] + 1, row[-1] + 1, before[to - 1] + (letter != wanted))
+            if at > 1 and to > 1 and letter == other[to - 2] and one[at - 2] == wanted:
+                cost = min(cost, last[to - 2] + 1)
+            row.append(cost)
+        if min(row) > most and min(before) > most:
+            return most + 1
+    return row[-1]
 
 
 def name_known(name: str, known: Iterable[str], introduction: str) -> str:

@@ -30,7 +30,7 @@ from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
 from treadle.core.state import State, advance
 from treadle.core.steering import count_messages
-from treadle.core.types import Message, StopReason
+from treadle.core.types import Message, StopReason, ToolResult
 
 _OF_A_CALL = (
     e.ToolStarted,
@@ -181,7 +181,7 @@ class _Replayer:
     def _judge(self, action: CheckAnswer) -> Sequence[e.DurableBody]:
         """Return the action that follows an answer. A recorded fault is used again, because another validator may
         word it differently, and the journal does not have the validators of the caller's type."""
-        fault = recorded_fault(self.state, self._next)
+        fault = recorded_fault(self._next)
         if fault is not None:
             return judge_answer(self.state, action.text, fault).bodies
         return check_answer(self.state, action, self._find_fault)
@@ -319,7 +319,19 @@ def _is_same(body: e.DurableBody, wanted: e.DurableBody) -> bool:
     if type(body) is not type(wanted):
         return False
     names = [name for name in wanted.__struct_fields__ if name not in _OF_THE_WORLD]
-    return all([getattr(body, name) == getattr(wanted, name) for name in names])
+    return all(
+        [_unworded(name, getattr(body, name)) == _unworded(name, getattr(wanted, name)) for name in names]
+    )
+
+
+def _unworded(name: str, value: object) -> object:
+    """Return a field's value without the words in which Treadle tells of an error or a limit. Another version may
+    choose others; the kind says what happened."""
+    if name == "error":
+        return value is not None
+    if isinstance(value, ToolResult) and value.is_error:
+        return replace(value, content="")
+    return replace(value, content="", own_chars=0) if isinstance(value, Message) and value.is_own else value
 
 
 def _describe(what: e.DurableBody | Action) -> str:

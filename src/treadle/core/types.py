@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.log import Log
+from treadle.core.texts.json_text import decode_json
 from treadle.core.tokens.logprobs_mode import LogprobsMode, has_policy_logprobs
 from treadle.core.tokens.token_record import Prior, TokenRecord
 
@@ -148,12 +149,9 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     def parsed(self) -> Json:
         """The decoded arguments. An empty text counts as `{}`, because some servers send it for no arguments.
 
-        Raises: `msgspec.DecodeError` if the text is not JSON, or nested too deeply.
+        Raises: `msgspec.DecodeError` if the text is not JSON, or nested too deeply; see `decode_json`.
         """
-        try:
-            return msgspec.json.decode(self.arguments) if self.arguments.strip() else {}
-        except RecursionError:
-            raise msgspec.DecodeError("the text is nested too deeply") from None
+        return decode_json(self.arguments) if self.arguments.strip() else {}
 
     def parsed_or(self, otherwise: Json) -> Json:
         """Return the decoded arguments; `otherwise` if `parsed` raises an error."""
@@ -317,8 +315,9 @@ class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     max_output_tokens: int | None = None
     """The longest answer, in tokens."""
     seed: int | None = None
-    """The seed of the sampling. Only the first request of a conversation sends it unchanged. The others, and
-    all that send token ids, send one made of it and of what they send, so that each step has draws of its own."""
+    """The seed of the sampling. Only the first request of a run's own conversation sends it unchanged. The others,
+    and all that send token ids, send one made of it, of what they send and of `Request.place`, so that each step
+    has draws of its own."""
     stop: tuple[str, ...] | None = None
     """Texts that end the answer when the model writes them."""
     logprobs: bool | None = None
@@ -422,6 +421,9 @@ class Request(Struct, frozen=True, gc=False):
     before, so this may be a mapping that reads from the store."""
     prior: Prior | None = None
     """The exact ids of the first messages; `None` if they are not known."""
+    place: str = ""
+    """What tells the conversation from others of its run that may begin alike: those of sub-agents, and summaries.
+    Empty for the run's own. The seed depends on it."""
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, gc=False):

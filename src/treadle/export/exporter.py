@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
 from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.row_changes import find_unwritable, without_untrained
-from treadle.export.rows import Row, load_row
+from treadle.export.rows import Row, load_row, make_lineage
 from treadle.journal.protocol import Journal
 
 
@@ -258,6 +259,8 @@ def encode_row(
 ) -> bytes:
     """Return one row as JSON without a newline at the end. Raises: `ExportError`."""
     row = fit_untrained(row, row_format)
+    if not with_lineage:
+        row = replace(row, lineage=make_lineage(row.messages, row.tools))
     wants_reasoning = row_format.has_reasoning if with_reasoning is None else with_reasoning
     raw = row_format.write(row, with_reasoning=wants_reasoning)
     if not with_lineage:
@@ -316,7 +319,7 @@ def decode_rows(
 
 def _decode_object(line: bytes, number: int) -> dict[str, Json]:
     try:
-        raw = msgspec.json.decode(line)
+        raw = decode_json(line)
     except UNREADABLE as error:
         raise ExportError(f"line {number} is not JSON: {error}") from error
     if not isinstance(raw, dict):

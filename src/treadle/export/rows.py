@@ -368,6 +368,12 @@ def lineage_with_ids(row: Row) -> Lineage:
     return replace(row.lineage, call_ids=call_ids_of(row.messages))
 
 
+def make_lineage(messages: Sequence[Message], tools: tuple[ToolSpec, ...]) -> Lineage:
+    """Return the lineage of a row of which nothing but its content is known."""
+    digest = hashlib.sha256(msgspec.json.encode(messages)).hexdigest()
+    return Lineage(f"row-{digest[:16]}", None, StopReason.COMPLETED.value, hash_tools(tools))
+
+
 def make_row(
     messages: Sequence[Message],
     tools: tuple[ToolSpec, ...],
@@ -389,11 +395,7 @@ def make_row(
         ]
     )
     check_messages(read)
-    if raw_lineage is None:
-        digest = hashlib.sha256(msgspec.json.encode(read)).hexdigest()
-        lineage = Lineage(f"row-{digest[:16]}", None, StopReason.COMPLETED.value, hash_tools(tools))
-    else:
-        lineage = msgspec.convert(raw_lineage, Lineage)
+    lineage = make_lineage(read, tools) if raw_lineage is None else msgspec.convert(raw_lineage, Lineage)
     ids = call_ids_of(read)
     if lineage.call_ids and len(lineage.call_ids) == len(ids):
         read = rename_calls(read, dict(zip(ids, lineage.call_ids, strict=True)))

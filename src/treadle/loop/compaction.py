@@ -19,7 +19,7 @@ from treadle.core.actions import Compact
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.limits import find_exceeded, guess_cost_usd
 from treadle.core.prompts.estimates import weigh, weigh_message
-from treadle.core.prompts.prompting import count_prompt, guess_next_tokens, make_request
+from treadle.core.prompts.prompting import count_prompt, guess_next_tokens, make_request, place_of
 from treadle.core.state import State
 from treadle.core.types import UNREPORTED, Completion, Request, Usage
 from treadle.loop.calls.workbench import Workbench
@@ -99,6 +99,7 @@ class Compaction:
             plan.old,
             prompt_tokens=room / max(1.0, measured.ratio),
             summary_tokens=most,
+            place=place_of(state, "summary", str(state.step)),
         )
         if left_out == len(plan.old):
             return Summarised(error="none of the old messages fits into the request for a summary")

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.spec import AgentSpec
+from treadle.core.texts.json_text import is_deep
 from treadle.core.types import Message, Request, Role, ToolSpec
 from treadle.trajectory.rerun import normalize as normalize_result
 
@@ -189,11 +190,11 @@ def _text_of(message: Message) -> str:
 
 def _read_object(text: str | None) -> Any:
     """Return the JSON object in a text; `None` if it has none."""
-    if text is None or not text.lstrip().startswith("{"):
+    if text is None or not text.lstrip().startswith("{") or is_deep(text):
         return None
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
 
 

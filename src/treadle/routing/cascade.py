@@ -111,7 +111,9 @@ def _ask_judge(request: Request, text: str) -> Request:
     parts = () if asked is None else asked.parts
     user = Message(Role.USER, content, parts=parts)
     return Request(
-        Log([Message(Role.SYSTEM, prompts()["cascade"]["check"]), user]), contents=request.contents
+        Log([Message(Role.SYSTEM, prompts()["cascade"]["check"]), user]),
+        contents=request.contents,
+        place=f"{request.place}/check",
     )
 
 

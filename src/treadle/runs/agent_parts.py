@@ -188,7 +188,7 @@ class Toolboxes:
             [getattr(toolset, "can_change", True) for toolset in self._changing]
         )
         for name in policy.find_unused(tools) if tools else ():
-            hint = name_known(name, tools, "its tools are")
+            hint = name_known(name.strip("*?"), tools, "its tools are")
             if not set("*?[") & set(name):
                 raise ConfigError(f"the policy names the tool {name!r}, which the agent does not have{hint}")
             text = f"the policy has a rule for {name!r}, which fits no tool of the agent{hint}"

@@ -19,6 +19,7 @@ from treadle.core.events import ToolCompleted
 from treadle.core.events.narrowing import Event
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, fold
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
 from treadle.sandbox.paths import normalize_file
@@ -230,7 +231,7 @@ class Run(Generic[T_co]):
             raise ValueError(f"run {self.run_id!r} has no answer: it ended with {self.stop_reason}")
         if self._answer is None:
             has_schema = self.state.output_spec is not None
-            return cast("T_co", msgspec.json.decode(self.output) if has_schema else self.output)
+            return cast("T_co", decode_json(self.output) if has_schema else self.output)
         try:
             return self._answer.read(self.output)
         except ValueError as error:

@@ -135,6 +135,11 @@ class ToolContext(Generic[DepsT]):
         return self.sandbox
 
     @property
+    def place(self) -> str:
+        """Where the call stands in its run; see `Caller.place`. It is the same in a run that is made again."""
+        return ""
+
+    @property
     def idempotency_key(self) -> str:
         """A key that is the same for every attempt at this call, in every process, for services that accept one."""
         return f"{self.run_id}/{self.call_id}"

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from treadle.core.asking import Answerable, Question
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
-from treadle.core.texts.documents import decode_or
 from treadle.core.texts.masking import Mask
 from treadle.core.types import Json, ToolCall, ToolSpec
 
@@ -29,6 +28,12 @@ class Attachment(Struct, frozen=True):
     uri: str | None = None
     name: str | None = None
 
+    def without(self, mask: Mask) -> "Attachment":
+        """Return this attachment without the secrets of `mask` in its content, its address and its name."""
+        content = None if self.content is None else mask.hide_bytes(self.content)
+        uri, name = [None if text is None else mask.hide(text) for text in (self.uri, self.name)]
+        return replace(self, content=content, uri=uri, name=name)
+
 
 class ToolOutput(Struct, frozen=True):
     """The result of a tool that returns more than a text."""
@@ -44,18 +49,8 @@ class ToolOutput(Struct, frozen=True):
 
     def without(self, mask: Mask) -> "ToolOutput":
         """Return this output without the secrets of `mask` in its text, structured content and attachments."""
-        structured = self.structured
-        if structured is not None:
-            data = msgspec.json.encode(structured)
-            hidden = mask.hide_bytes(data)
-            if hidden != data:
-                structured = decode_or(hidden)  # `None` if it held the secret as a number
-        attachments = tuple(
-            [
-                item if item.content is None else replace(item, content=mask.hide_bytes(item.content))
-                for item in self.attachments
-            ]
-        )
+        structured = None if self.structured is None else mask.hide_value(self.structured)
+        attachments = tuple([item.without(mask) for item in self.attachments])
         return replace(self, content=mask.hide(self.content), structured=structured, attachments=attachments)
 
 

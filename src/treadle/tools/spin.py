@@ -19,7 +19,7 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.prompts.foreign import let_in_tool
 from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec
-from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
 from treadle.core.texts.masking import hide_in_url
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.background import run_blocking
@@ -229,8 +229,8 @@ def _read_executed(answer: HttpAnswer, *, is_custom: bool = False) -> ToolOutput
 
 def _decode(answer: HttpAnswer, *, is_strict: bool = True) -> Any:
     try:
-        return msgspec.json.decode(answer.body)
-    except UNREADABLE:
+        return decode_json(answer.body)
+    except msgspec.DecodeError:
         if is_strict:
             raise ToolError(
                 f"the service did not answer with JSON (HTTP {answer.status}): {answer.body[:200]!r}"

@@ -14,6 +14,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.asking import AskNow, Question, QuestionDecision, RefuseToAsk, decide_question
 from treadle.core.calls import InnerDecision, RunInner, SettleInner
+from treadle.core.texts.json_text import is_deep
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.calls.questions import Rules
 from treadle.loop.calls.results import failed
@@ -231,10 +232,10 @@ def normalize(text: str, may_differ: Sequence[str]) -> str:
 
 def _sort(text: str) -> str:
     try:
-        value = json.loads(text)
+        value = None if is_deep(text) else json.loads(text)
         if isinstance(value, list | dict):
             return json.dumps(_sort_json(value), sort_keys=True)
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     return "\n".join(sorted(text.splitlines()))
 

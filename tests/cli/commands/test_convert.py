@@ -19,13 +19,13 @@ from treadle.models.scripted import Answer
 
 def test_rows_go_there_and_back(cli: Cli) -> None:
     save(cli.folder / "rows.jsonl", "treadle", example("a"), example("b"))
-    done = cli("dataset", "convert", "rows.jsonl", "--to", "sharegpt", "-o", "s.jsonl")
+    done = cli("dataset", "convert", "rows.jsonl", "--format", "sharegpt", "-o", "s.jsonl")
     assert done.code == 0, done
     assert done.err.splitlines() == [
         "2 rows lost effects, limits and output schemas of tools",
         "2 rows converted from treadle to sharegpt, and written to 's.jsonl'",
     ]
-    back = cli("dataset", "convert", "s.jsonl", "--to", "treadle")
+    back = cli("dataset", "convert", "s.jsonl", "--format", "treadle")
     assert back.err == "2 rows converted from sharegpt to treadle\n"
     assert [line["lineage"]["run_id"] for line in back.lines] == ["a", "b"]
     first = json.loads((cli.folder / "rows.jsonl").read_text().splitlines()[0])
@@ -36,7 +36,7 @@ def test_what_is_lost_is_said_for_each_kind(cli: Cli) -> None:
     plain = foreign() | {"structured_data": {"a": 1}}
     plain["metadata"]["mood"] = "good"
     (cli.folder / "d.jsonl").write_text(json.dumps(plain) + "\n" + json.dumps(foreign()) + "\n")
-    done = cli("dataset", "convert", "d.jsonl", "--to", "openai", "-o", "o.jsonl", "--json")
+    done = cli("dataset", "convert", "d.jsonl", "--format", "openai", "-o", "o.jsonl", "--json")
     assert done.code == 0, done
     assert done.lines == [
         {
@@ -47,14 +47,16 @@ def test_what_is_lost_is_said_for_each_kind(cli: Cli) -> None:
             "left_out": {},
         }
     ]
-    kept = cli("dataset", "convert", "d.jsonl", "--to", "openai", "-o", "o.jsonl", "--json", "--reasoning")
+    kept = cli(
+        "dataset", "convert", "d.jsonl", "--format", "openai", "-o", "o.jsonl", "--json", "--reasoning"
+    )
     assert kept.lines[0]["lost"] == {}
 
 
 def test_a_key_without_a_value_is_nothing_that_is_lost(cli: Cli) -> None:
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
     (cli.folder / "c.jsonl").write_text(json.dumps({"messages": said, "score": None}) + "\n")
-    done = cli("dataset", "convert", "c.jsonl", "--to", "sharegpt", "-o", "s.jsonl", "--json")
+    done = cli("dataset", "convert", "c.jsonl", "--format", "sharegpt", "-o", "s.jsonl", "--json")
     assert (done.code, done.lines[0]["rows"], done.lines[0]["not_read"]) == (0, 1, {}), done
 
 
@@ -65,7 +67,7 @@ def test_rows_that_contradict_themselves_are_left_out_and_counted(cli: Cli) -> N
     (cli.folder / "d.jsonl").write_text(
         "".join(json.dumps(raw) + "\n" for raw in (foreign(), bad, bad, bad, bad))
     )
-    done = cli("dataset", "convert", "d.jsonl", "--to", "trl", "-o", "t.jsonl")
+    done = cli("dataset", "convert", "d.jsonl", "--format", "trl", "-o", "t.jsonl")
     assert done.code == 1
     assert (
         "line 2 left out: its parts contradict each other: execution 1 of tool_context has other" in done.err
@@ -97,28 +99,28 @@ def test_runs_are_exported_in_all_formats(cli: Cli, name: str) -> None:
 def test_parquet_is_written_and_read(cli: Cli) -> None:
     pytest.importorskip("pyarrow")
     save(cli.folder / "rows.jsonl", "treadle", example("a"), example("b"))
-    assert cli("dataset", "convert", "rows.jsonl", "--to", "trl", "-o", "t.parquet").code == 0
-    back = cli("dataset", "convert", "t.parquet", "--to", "deepfabric")
+    assert cli("dataset", "convert", "rows.jsonl", "--format", "trl", "-o", "t.parquet").code == 0
+    back = cli("dataset", "convert", "t.parquet", "--format", "deepfabric")
     assert [line["final_answer"] for line in back.lines] == ["done", "done"]
 
 
 def test_sessions_are_a_folder(cli: Cli) -> None:
     (cli.folder / "dataset").mkdir()
     save(cli.folder / "dataset" / "rows.jsonl", "treadle", example("a"), example("b"))
-    assert cli("dataset", "convert", "dataset", "--to", "hf_trace", "-o", "traces").code == 0
+    assert cli("dataset", "convert", "dataset", "--format", "hf_trace", "-o", "traces").code == 0
     assert sorted(path.name for path in (cli.folder / "traces").iterdir()) == ["a.jsonl", "b.jsonl"]
-    back = cli("dataset", "convert", "traces", "--to", "treadle")
+    back = cli("dataset", "convert", "traces", "--format", "treadle")
     assert [line["lineage"]["run_id"] for line in back.lines] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["none.jsonl", "--to", "trl"], "there is no file 'none.jsonl'"),
-        (["a.jsonl", "--to", "tlr"], "did you mean 'trl'?"),
-        (["a.jsonl", "--to", "trl", "-o", "a.jsonl"], "--out 'a.jsonl' is the file to read"),
-        (["a.jsonl", "--to", "trl", "--json"], "give --out for the rows"),
-        (["text.jsonl", "--to", "trl"], "give --from"),
+        (["none.jsonl", "--format", "trl"], "there is no file 'none.jsonl'"),
+        (["a.jsonl", "--format", "tlr"], "did you mean 'trl'?"),
+        (["a.jsonl", "--format", "trl", "-o", "a.jsonl"], "--out 'a.jsonl' is the file to read"),
+        (["a.jsonl", "--format", "trl", "--json"], "give --out for the rows"),
+        (["text.jsonl", "--format", "trl"], "give --from"),
     ],
 )
 def test_misuse_is_explained(cli: Cli, words: list[str], says: str) -> None:

@@ -99,7 +99,7 @@ def test_rows_with_token_ids_are_known_where_they_cannot_be_read(cli: Cli) -> No
     write(cli.folder / "runs.db", "a", TemplateModel([say("One.")]), "Go.")
     found = cli("export", "--all", "-j", "runs.db", "-f", "trl_sft", "-o", "rows.jsonl")
     assert found.code == 0, found
-    converted = cli("dataset", "convert", "rows.jsonl", "--to", "trl")
+    converted = cli("dataset", "convert", "rows.jsonl", "--format", "trl")
     assert converted.code == 2, converted
     assert "'rows.jsonl' has rows of the token format 'trl_sft', which is not read here" in converted.err
 

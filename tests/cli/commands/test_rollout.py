@@ -78,7 +78,7 @@ def test_all_mistakes_are_told_with_line_and_nearest_key(cli: Cli) -> None:
         "error: 'rollout.yaml' has 6 mistakes:",
         "--set tree.rots: there is no such key; did you mean 'roots'?",
         "--window: 0 is not possible; it should be greater than or equal to 1",
-        "rollout.yaml:2: group_sizes: there is no such key; did you mean 'group_size' or 'groups'?",
+        "rollout.yaml:2: group_sizes: there is no such key; did you mean 'group_size'?",
         "rollout.yaml:4: retries.attemps: there is no such key; did you mean 'attempts'?",
         "rollout.yaml:5: model.temprature: there is no such key; did you mean 'temperature'?",
         "rollout.yaml:6: deliver: 'groups' is unknown; did you mean 'group'? known are group, rollout",

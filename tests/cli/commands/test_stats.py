@@ -10,6 +10,7 @@ from tests.telemetry.test_turn_log import answer, look
 
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.errors import ServerError
+from treadle.core.types import Completion, FinishReason, Message, Role
 from treadle.models import call
 from treadle.telemetry import read_turn_records
 
@@ -42,6 +43,20 @@ def test_the_command_prints_tables(cli: Cli, path: str) -> None:
     assert "$0" not in of_b
     assert "1 ServerError" in of_b
     assert any(line.split()[:2] == ["look", "1"] for line in lines)
+
+
+def test_tokens_that_no_server_reported_are_not_called_0(cli: Cli, tmp_path: Path) -> None:
+    with open_journal(tmp_path / "runs.db") as journal:
+        silent = Completion(Message(Role.ASSISTANT, "ok"), FinishReason.STOP)
+        Agent(ScriptedModel([silent], name="p:silent"), journal=journal).run_sync("go")
+        Agent(ScriptedModel([answer("ok")], name="p:told"), journal=journal).run_sync("go")
+    done = cli("stats", "--journal", str(tmp_path / "runs.db"))
+    assert " tokens" in done.out
+    assert "+ 1 unknown tokens" in done.out
+    [found] = [line.split() for line in done.out.splitlines() if line.startswith("p:silent")]
+    assert found[1:6] == ["1", "unknown", "-", "unknown", "unknown"]
+    [told] = [line for line in done.out.splitlines() if line.startswith("p:told")]
+    assert "unknown" not in told
 
 
 def test_the_command_filters_and_gives_json(cli: Cli, path: str) -> None:

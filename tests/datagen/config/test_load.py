@@ -203,7 +203,7 @@ AGENT = "topics: {prompt: a}\ntools: {use: [files]}\n"
         (AGENT + 'generation: {num_samples: "0%"}', "3: generation.num_samples: '0%' gives no sample"),
         (
             AGENT + "output: {formats: [trll]}",
-            "3: output.formats.0: unknown format 'trll'; did you mean 'trl' or",
+            "3: output.formats.0: unknown format 'trll'; did you mean 'trl'?",
         ),
         (
             AGENT + 'output: {splits: {"a/b": 1}}',

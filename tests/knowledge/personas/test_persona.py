@@ -78,7 +78,7 @@ memory: 8
     told = "\n".join(lines)
     for part in (
         "did you mean 'name'",
-        "'balanced'",
+        "'bold' is unknown; known are cautious, balanced, decisive",
         "did you mean 'files'",
         "epistemic: 'certain'",
         "twice",

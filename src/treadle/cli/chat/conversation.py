@@ -222,11 +222,11 @@ class Chat:
         if command is None:
             if is_misspelt(text):
                 hint = did_you_mean(name, COMMANDS) or ";"
-                print_error(f"there is no command {name!r}{hint} /help lists the commands")
+                self._refuse(f"there is no command {name!r}{hint} /help lists the commands")
                 return True
             return False
         if rest.strip() and not command.takes:
-            print_error(f"{name} takes no text; write it alone, or begin a message with another word")
+            self._refuse(f"{name} takes no text; write it alone, or begin a message with another word")
             return True
         if is_turn and not (command.is_quick or (name == "/model" and not rest.strip())):
             self._later.append(text)
@@ -235,12 +235,17 @@ class Chat:
         try:
             command.perform(self, rest.strip())
         except TreadleError as error:
-            print_error(str(error))
+            self._refuse(str(error), ExitCode.MISUSE if isinstance(error, ConfigError) else ExitCode.FAILED)
         except KeyboardInterrupt:
             if not self.prompt.is_person:
                 raise
             print_note(f"{name} was stopped")
         return True
+
+    def _refuse(self, text: str, code: ExitCode = ExitCode.MISUSE) -> None:
+        """Say why a command was not carried out."""
+        print_error(text)
+        self._codes.append(code)
 
     def _finish_turn(self) -> bool:
         """Continue a turn that was interrupted or waits for a decision, and return True if no turn is open."""
@@ -274,7 +279,7 @@ class Chat:
         """Remember a file for the next message."""
         path = Path(name).expanduser()
         if not path.is_file():
-            print_error(f"there is no file {name!r}; write /attach FILE" if name else "write /attach FILE")
+            self._refuse(f"there is no file {name!r}; write /attach FILE" if name else "write /attach FILE")
             return
         self._attached.append(path)
         print_note(f"{name} goes with the next message")

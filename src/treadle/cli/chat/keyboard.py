@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from treadle.cli.terminal.output import is_live, print_note, stdout
+from treadle.cli.terminal.output import is_live, print_note, stdout, write_count
 from treadle.cli.terminal.session_meter import TurnView
 from treadle.journal.identity import state_folder
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 _PROMPT = "› "
+_MAX_PASTED_LINES = 10
+"""A pasted text of more lines, or of more characters, is shown as one line."""
+_MAX_PASTED_CHARS = 2000
 _ESCAPE_SECONDS = 0.1
 """How long to wait after Esc for the rest of a key that begins with it, such as an arrow."""
 
@@ -48,6 +51,7 @@ class ChatPrompt:
         self._is_put_off = False
         self._is_aside = False
         """True while a line is read during a turn."""
+        self._pastes = Pastes()
 
     @property
     def is_screen(self) -> bool:
@@ -61,7 +65,7 @@ class ChatPrompt:
             return line.strip() if line else None
         while True:
             try:
-                return self._ask().strip()
+                return self._pastes.unfold(self._ask()).strip()
             except EOFError:
                 stdout().print()
                 return None
@@ -69,7 +73,7 @@ class ChatPrompt:
                 stdout().print()
                 dropped = "" if self._session is None else self._session.default_buffer.text
                 if dropped.strip() and self._session is not None:
-                    self._session.history.append_string(dropped)
+                    self._session.history.append_string(self._pastes.unfold(dropped))
                 print_note(f"Ctrl-D leaves{'; the arrow up brings the line back' if dropped.strip() else ''}")
 
     def _ask(self) -> str:
@@ -90,7 +94,8 @@ class ChatPrompt:
                 self.put_off()
 
         try:
-            return await session.prompt_async(_PROMPT, pre_run=leave_at_once, handle_sigint=False)
+            said = await session.prompt_async(_PROMPT, pre_run=leave_at_once, handle_sigint=False)
+            return self._pastes.unfold(said)
         except EOFError:
             return None
         except KeyboardInterrupt:
@@ -118,13 +123,13 @@ class ChatPrompt:
         from prompt_toolkit import PromptSession
 
         session: PromptSession[str] = PromptSession(
-            history=_open_history(),
+            history=_open_history(self._pastes),
             completer=_make_completer(self._commands, self._words),
             complete_while_typing=False,
             enable_history_search=True,
             multiline=True,
             prompt_continuation=" " * len(_PROMPT),
-            key_bindings=_make_bindings(self._stops_turn),
+            key_bindings=_make_bindings(self._pastes, self._stops_turn),
             enable_open_in_editor=True,
         )
         session.app.ttimeoutlen = _ESCAPE_SECONDS
@@ -135,11 +140,39 @@ class ChatPrompt:
         return self._is_aside and self._session is not None and not self._session.default_buffer.text
 
 
-def _make_bindings(stops_turn: Callable[[], bool]) -> "KeyBindings":
+class Pastes:
+    """The long texts that were pasted. The prompt shows one line for each, and the message has the whole text."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def fold(self, text: str) -> str:
+        """Return a pasted text as the prompt shows it."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.count("\n") + 1
+        if lines <= _MAX_PASTED_LINES and len(text) <= _MAX_PASTED_CHARS:
+            return text
+        line = f"[paste {len(self._texts) + 1}: {write_count(lines, 'line')}, {len(text):,} characters]"
+        self._texts[line] = text
+        return line
+
+    def unfold(self, text: str) -> str:
+        """Return a typed text with the whole texts that were pasted into it."""
+        for line, whole in self._texts.items():
+            text = text.replace(line, whole)
+        return text
+
+    def line_before(self, text: str) -> str:
+        """Return the line at the end of `text` that stands for a paste; empty if there is none."""
+        return next((line for line in self._texts if text.endswith(line)), "")
+
+
+def _make_bindings(pastes: Pastes, stops_turn: Callable[[], bool]) -> "KeyBindings":
     """Return the keys: Enter sends, and Alt-Enter, Ctrl-J or Enter after a backslash begin a new line. Esc stops
-    the turn if `stops_turn` says so."""
+    the turn if `stops_turn` says so. Backspace deletes a folded paste at once."""
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.key_binding import KeyBindings
+    from prompt_toolkit.keys import Keys
 
     keys = KeyBindings()
 
@@ -157,6 +190,15 @@ def _make_bindings(stops_turn: Callable[[], bool]) -> "KeyBindings":
     def break_line(event: Any) -> None:
         event.current_buffer.insert_text("\n")
 
+    @keys.add(Keys.BracketedPaste)
+    def paste(event: Any) -> None:
+        event.current_buffer.insert_text(pastes.fold(event.data))
+
+    @keys.add("backspace")
+    def delete(event: Any) -> None:
+        buffer = event.current_buffer
+        buffer.delete_before_cursor(len(pastes.line_before(buffer.document.text_before_cursor)) or 1)
+
     @keys.add("escape", filter=Condition(stops_turn), eager=True)
     def stop(event: Any) -> None:
         event.app.exit(exception=KeyboardInterrupt)
@@ -164,9 +206,16 @@ def _make_bindings(stops_turn: Callable[[], bool]) -> "KeyBindings":
     return keys
 
 
-def _open_history() -> "History":
+def _open_history(pastes: Pastes) -> "History":
     """Return earlier messages: a file that only its owner can read, or memory if none can be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    class WholeHistory(FileHistory):
+        """A file with whole messages, in which pastes are not folded."""
+
+        def append_string(self, string: str) -> None:
+            """Keep a message."""
+            super().append_string(pastes.unfold(string))
 
     try:
         path = state_folder() / "chat_history"
@@ -174,7 +223,7 @@ def _open_history() -> "History":
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     except (OSError, RuntimeError):
         return InMemoryHistory()
-    return FileHistory(str(path))
+    return WholeHistory(str(path))
 
 
 def _make_completer(commands: Mapping[str, bool], words: Callable[[], Iterable[str]]) -> "Completer":

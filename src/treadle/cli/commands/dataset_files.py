@@ -156,8 +156,8 @@ def convert(
     A row that cannot be read or written is left out and counted, with the reason.
 
     Examples:
-        treadle dataset convert dataset --to sharegpt -o train.jsonl
-        treadle dataset convert rows.jsonl --to trl --tools used+3 --split-calls -o train.parquet
+        treadle dataset convert dataset --format sharegpt -o train.jsonl
+        treadle dataset convert rows.jsonl --format trl --tools used+3 --split-calls -o train.parquet
     """
     source = _find(source, out, is_json=is_json)
     found = from_ if from_ is not None else detect_format(source, advice="give --from with one of")

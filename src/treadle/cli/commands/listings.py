@@ -36,7 +36,7 @@ from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.statuses import find_run, iterate_runs, status_of
 
 if TYPE_CHECKING:
-    from treadle.telemetry.usage_stats import Durations, UsageStats
+    from treadle.telemetry.usage_stats import Durations, UsageStats, Use
 
 _MARKS = {
     "finished": ("●", ""),
@@ -325,7 +325,7 @@ def _print(found: "UsageStats") -> None:
     usage, turns = found.all.tally.usage, sum(found.turns.values())
     print_line(
         f"{write_count(found.runs, 'run')} · {write_count(turns, 'turn')}, {found.failed_turns:,} failed · "
-        f"{write_count(found.all.inferences, 'inference')} · {usage.total_tokens:,} tokens · "
+        f"{write_count(found.all.inferences, 'inference')} · {_tokens(found.all, usage.total_tokens)} tokens · "
         f"{_share(found.all.tally)} cached · cost {_cost(found.all.tally)}",
         "bold",
     )
@@ -335,9 +335,9 @@ def _print(found: "UsageStats") -> None:
             (
                 name or "unknown",
                 f"{use.inferences:,}",
-                f"{use.tally.usage.input_tokens:,}",
+                _tokens(use, use.tally.usage.input_tokens),
                 _share(use.tally),
-                f"{use.tally.usage.output_tokens:,}",
+                _tokens(use, use.tally.usage.output_tokens),
                 _cost(use.tally),
                 *_latency(use.durations),
                 _errors(use.errors),
@@ -350,6 +350,12 @@ def _print(found: "UsageStats") -> None:
         for name, use in sorted(found.tools.items(), key=lambda item: (-item[1].calls, item[0]))
     ]
     _print_uses(("tool", "calls", "median", "p95", "errors"), tools)
+
+
+def _tokens(use: "Use", count: int) -> str:
+    """Return a count of tokens. If a server did not report a part of it, say so."""
+    unknown = use.tally.unknown_usages
+    return f"{count:,}" if not unknown else f"{count:,} + {unknown:,} unknown" if count else "unknown"
 
 
 def _share(tally: Tally) -> str:

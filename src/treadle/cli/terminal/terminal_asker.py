@@ -13,7 +13,7 @@ from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, is_live, shorten, stderr
 from treadle.cli.terminal.view import View
 from treadle.core.asking import Answer, Answerable, Question
-from treadle.core.texts.documents import UNREADABLE, decode_or
+from treadle.core.texts.documents import decode_or
 from treadle.core.types import Effect, Json, ToolCall
 from treadle.tools.protocol import ApprovalRequest, Decision
 from treadle.tools.schema.answer_schema import find_output_fault
@@ -93,10 +93,10 @@ async def _edit(call: ToolCall) -> str | None:
     stderr().print(f"  arguments: {clean(call.arguments)}", style="dim", soft_wrap=True)
     while text := await read_line("  new arguments as JSON (Enter keeps them): "):
         try:
-            if isinstance(msgspec.json.decode(text), dict):
+            if isinstance(decode_json(text), dict):
                 return text
             problem = "the arguments must be a JSON object"
-        except UNREADABLE as error:
+        except msgspec.DecodeError as error:
             problem = str(error)
         stderr().print(f"  {clean(problem)}", style="red", soft_wrap=True)
     return None

@@ -8,9 +8,11 @@ the model's own answers stay as they are.
 
 from collections.abc import Iterable
 
+import msgspec
 from msgspec.structs import replace
 
 from treadle.core.prompts.fence import neutralise_foreign
+from treadle.core.texts.json_text import is_deep
 from treadle.core.types import Artifact, Json, Message, Role, ToolSpec
 
 _FOREIGN = (Role.USER, Role.TOOL)
@@ -34,11 +36,13 @@ def let_in(message: Message) -> Message:
 
 def let_in_tool(spec: ToolSpec) -> ToolSpec:
     """Return the definition of a tool that somebody else wrote, with all texts of its schema let in: the names and
-    the values that it allows stand in the prompt too. Check arguments against the schema as it was."""
+    the values that it allows stand in the prompt too. Check arguments against the schema as it was. Instead of a
+    schema that is nested too deeply, the model reads that any object is accepted."""
+    is_readable = not is_deep(msgspec.json.encode(spec.parameters))
     return replace(
         spec,
         description=neutralise_foreign(spec.description),
-        parameters=_let_in_schema(spec.parameters),
+        parameters=_let_in_schema(spec.parameters) if is_readable else {"type": "object"},
     )
 
 

@@ -310,16 +310,23 @@ def make_request(state: "State", *, has_tools: bool) -> Request:
     output, specs, prior = state.output_spec, state.tools, state.shown.prior
     if prior is not None and not prior.messages:
         prior = None
+    place = place_of(state)
     if output is None:
-        return Request(state.messages, specs if has_tools else (), prior=prior)
+        return Request(state.messages, specs if has_tools else (), prior=prior, place=place)
     if output.mode is not OutputMode.TOOL:
         schema = output.schema if output.mode is OutputMode.NATIVE else None
-        return Request(state.messages, specs if has_tools else (), schema, prior=prior)
+        return Request(state.messages, specs if has_tools else (), schema, prior=prior, place=place)
     if has_tools and len(specs) > 1:
-        return Request(state.messages, specs, prior=prior)
+        return Request(state.messages, specs, prior=prior, place=place)
     if len(specs) > 1:  # else it stays the same tuple: models cache what they encoded from it
         specs = tuple([spec for spec in specs if spec.name == output.tool])
-    return Request(state.messages, specs, None, output.tool, prior=prior)
+    return Request(state.messages, specs, None, output.tool, prior=prior, place=place)
+
+
+def place_of(state: "State", *more: str) -> str:
+    """Return the `Request.place` of a run's own requests, or of those that `more` tells from them."""
+    caller = None if state.started is None else state.started.caller
+    return "/".join([caller.place, *more] if caller is not None and caller.place else more)
 
 
 def find_room(state: "State") -> int | None:
@@ -402,15 +409,13 @@ def explain_overflow(state: "State", refusal: str, room: int | None = None) -> s
         "the user's message": weigh(messages[position : position + 1]),
         "the newest step": weigh(messages[newest[0] :]),
     }
+    estimated = weigh(messages) + sizes["the definitions of the tools"]
+    whole = count_prompt(state) if size.known_messages else estimated
+    share = min(1.0, whole / max(1, estimated))  # no part is larger than the whole
     largest = sorted(sizes.items(), key=lambda item: -item[1])
-    told = ", ".join([f"{name} about {tokens:,}" for name, tokens in largest if tokens])
+    told = ", ".join([f"{name} about {int(share * tokens):,}" for name, tokens in largest if tokens])
     known = "" if room is None else f", and there is room for {room:,}"
     refusal = refusal or size.refusal or ""
-    whole = (
-        count_prompt(state)
-        if size.known_messages
-        else weigh(messages) + sizes["the definitions of the tools"]
-    )
     is_compacted = state.policy.compact_at is not None and state.shown.can_compact
     return (
         f"the prompt is too long{' even after compacting' * is_compacted}: it has about {whole:,} "

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import ConfigError
+from treadle.core.texts.json_text import MAX_DEPTH, decode_json, is_deep
 from treadle.core.types import Json
 
 MAX_YAML_VALUES = 2_000_000
 """The most values in a YAML document. A value that aliases repeat counts each time."""
-MAX_YAML_DEPTH = 200
-"""The deepest nesting in a YAML document."""
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 """The exceptions of a decoder for JSON that is malformed, is not UTF-8, or is nested too deeply."""
 
@@ -41,6 +40,8 @@ def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) ->
     try:
         if is_yaml:
             return _to_plain(_read_yaml(data, origin), origin)
+        if is_deep(data):
+            raise RecursionError
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
@@ -51,7 +52,7 @@ def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) ->
 def decode_or(text: str | bytes, otherwise: Json = None) -> Json:
     """Return the value of a JSON text; `otherwise` if it is not JSON."""
     try:
-        return msgspec.json.decode(text)
+        return decode_json(text)
     except UNREADABLE:
         return otherwise
 
@@ -71,7 +72,7 @@ def _read_yaml(data: bytes, origin: str) -> Any:
         for event in yaml.parse(data, Loader=loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_YAML_DEPTH:
+            if depth > MAX_DEPTH:
                 raise RecursionError
         value = yaml.load(data, Loader=loader)
     except (yaml.YAMLError, ValueError) as error:

@@ -8,6 +8,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+import msgspec
+
+from treadle.core.texts.documents import decode_or
+from treadle.core.types import Json
+
 MIN_SECRET_CHARS = 8
 """The length from which a secret is recognised. A shorter one could also be ordinary text."""
 MASK = "***"
@@ -84,6 +89,12 @@ class Mask:
         for form in self._forms:
             data = data.replace(form.encode(errors="surrogatepass"), MASK.encode())
         return data
+
+    def hide_value(self, value: Json) -> Json:
+        """Return a JSON value without the secrets in its texts; `None` if it holds one as a number."""
+        data = msgspec.json.encode(value)
+        hidden = self.hide_bytes(data)
+        return value if hidden == data else decode_or(hidden)
 
     def hide_pieces(self, text: str) -> str:
         """Return `text` without the secrets and without their beginnings and ends, which somebody may have cut off.

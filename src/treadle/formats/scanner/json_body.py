@@ -13,10 +13,9 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
+from treadle.core.texts.json_text import MAX_DEPTH
 from treadle.core.types import Json
 
-MAX_DEPTH = 512
-"""The greatest allowed nesting depth of objects and arrays."""
 _WORDS = re.compile(r"[ \t\r\n0-9+\-.:,truefalsnE]*+")
 _STRING = re.compile(r"[^\"\\\x00-\x1f]*+(?:\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})[^\"\\\x00-\x1f]*+)*+")
 _SHARED_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\\"][^\\]*+)*+")

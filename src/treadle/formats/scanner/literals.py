@@ -2,8 +2,9 @@
 
 import re
 
+from treadle.core.texts.json_text import MAX_DEPTH
 from treadle.core.types import Json
-from treadle.formats.scanner.json_body import MAX_DEPTH, BadValue, after_space, scan, scan_string, to_float
+from treadle.formats.scanner.json_body import BadValue, after_space, scan, scan_string, to_float
 
 _STRING = re.compile(
     r"[fF]?(?:\"\"\"(?:[^\\\"]++|\\.|\"(?!\"\"))*+\"\"\"|'''(?:[^\\']++|\\.|'(?!''))*+'''"
@@ -83,7 +84,7 @@ def read_value(text: str, position: int, depth: int) -> tuple[Json, int]:
     """Return the literal at `position`, and the position after it. Raises: `BadValue`."""
     if not depth and text[position : position + 1] in _NESTED and (found := _read_as_json(text, position)):
         return found
-    if depth > MAX_DEPTH // 4:
+    if depth > MAX_DEPTH:
         raise BadValue("the value is nested too deeply", position)
     char = text[position : position + 1]
     if char == '"' or char == "'":
@@ -125,7 +126,7 @@ def _read_plain(match: re.Match[str]) -> Json:
 def _read_as_json(text: str, position: int) -> tuple[Json, int] | None:
     """Read a list or dict with the JSON decoder, or return `None` if it differs too much from JSON."""
     run = _JSON_LIKE.match(text, position)[0]  # type: ignore[index]
-    if run.count("[") + run.count("{") > MAX_DEPTH // 4:
+    if run.count("[") + run.count("{") > MAX_DEPTH:
         return None
     if "True" in run or "False" in run or "None" in run:
         parts = run.replace('"', "'").split("'")

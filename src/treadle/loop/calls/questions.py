@@ -31,7 +31,9 @@ from treadle.core.asking import (
 from treadle.core.calls import InnerDecision, RunInner, decide_inner, refuse_after_doubt
 from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.limits import Allowance, allow
+from treadle.core.prompts.prompting import place_of
 from treadle.core.state import State
+from treadle.core.texts.masking import Mask
 from treadle.core.types import Effect, Json, ToolCall, ToolResult
 from treadle.journal.protocol import DONE
 from treadle.loop.outbox import Outbox
@@ -291,6 +293,10 @@ class Rules:
         """Return what a run may use that a call drives. `drivers` are the names of the tools that drive runs."""
         return Allowance()
 
+    def find_place(self, step: int, call_id: str) -> str:
+        """Return the place of a call; see `Caller.place`."""
+        return ""
+
 
 class RunRules(Rules):
     """The rules that follow from the state of a run."""
@@ -314,9 +320,17 @@ class RunRules(Rules):
         calls = [item.call.name for item in self._state.turn.calls.values() if item.result is None]
         return allow(self._state, max(1, sum([name in drivers for name in calls])))
 
+    def find_place(self, step: int, call_id: str) -> str:
+        """See `Rules.find_place`. A server may give calls random ids, so their order counts."""
+        calls = list(self._state.turn.calls)
+        outer, _, inner = (call_id, "", "") if call_id in calls else call_id.rpartition("/")
+        number = calls.index(outer) if outer in calls else len(calls)
+        return place_of(self._state, f"{step}.{number}", *([inner] if inner else ()))
 
-MakeInner: TypeAlias = Callable[[RunInner, str, int, Outbox], Awaitable[ToolResult]]
-"""A function that makes an inner call. It takes the decision, the id of the outer call, the step and the outbox."""
+
+MakeInner: TypeAlias = Callable[[RunInner, str, str, int, Outbox], Awaitable[ToolResult]]
+"""A function that makes an inner call. It takes the decision, the arguments, the id of the outer call, the step and
+the outbox."""
 
 
 class InnerCalls(Struct, eq=False):
@@ -324,6 +338,8 @@ class InnerCalls(Struct, eq=False):
 
     _rules: Rules
     _make_call: MakeInner
+    _mask: Mask
+    """The secrets that the arguments in the journal must not contain."""
     _parent_id: str
     """The id of the running call."""
     _step: int
@@ -375,9 +391,10 @@ class InnerCalls(Struct, eq=False):
     async def _make(self, name: str, arguments: str) -> ToolResult:
         if self.is_in_doubt:
             return refuse_after_doubt(ToolCall(f"{self._parent_id}/{self._count}", name, arguments))
-        decided = self._rules.decide_inner(self._parent_id, self._count, name, arguments)
+        shown = self._mask.hide(arguments)
+        decided = self._rules.decide_inner(self._parent_id, self._count, name, shown)
         if isinstance(decided, RunInner):
-            return await self._make_call(decided, self._parent_id, self._step, self)
+            return await self._make_call(decided, arguments, self._parent_id, self._step, self)
         if decided.is_doubtful:
             self.is_in_doubt = True
         elif not decided.is_recorded:

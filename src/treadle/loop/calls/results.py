@@ -4,7 +4,6 @@ The value that a tool returned becomes the result that the model reads, with its
 that was cut is found again here.
 """
 
-import difflib
 import hashlib
 import os
 from base64 import b64decode
@@ -18,7 +17,9 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.errors import SandboxError, ToolError
 from treadle.core.prompts.prompting import forget
+from treadle.core.registry import find_near
 from treadle.core.state import fold
+from treadle.core.texts.json_text import is_deep
 from treadle.core.texts.masking import Mask, mask_of
 from treadle.core.types import (
     UNREADABLE_CALL,
@@ -38,7 +39,7 @@ from treadle.tools.read_again import cut_out
 MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
 """The largest attachment of a result; a larger one is left out."""
 MAX_STRUCTURED_BYTES = 100_000
-"""The largest structured result that an event holds; a larger one is kept as an artifact."""
+"""The largest structured result that an event holds; a larger or deeper one is kept as an artifact."""
 LARGE_BYTES = 1 << 20
 """Texts of more characters, and contents of more bytes, are worked on in a thread, in pieces of this length."""
 
@@ -117,7 +118,8 @@ def to_result(call: ToolCall, outcome: object, max_chars: int, mask: Mask) -> tu
         else:
             kind = ToolErrorKind.TOO_LONG
     structured, attachments = output.structured, output.attachments
-    if structured is not None and len(data := msgspec.json.encode(structured)) > MAX_STRUCTURED_BYTES:
+    data = b"" if structured is None else msgspec.json.encode(structured)
+    if len(data) > MAX_STRUCTURED_BYTES or is_deep(data):
         structured = None
         attachments = (*attachments, Attachment("structured", data, "application/json"))
     for item in attachments:
@@ -190,9 +192,6 @@ def _read_text(journal: Journal, part: Artifact) -> str:
     return data.decode(errors="replace")
 
 
-_decode = msgspec.json.Decoder().decode
-
-
 class Order(Struct, frozen=True, gc=False):
     """A call to make, with its context."""
 
@@ -251,9 +250,8 @@ def read_call(
     if tool is None:
         return failed(call, ToolErrorKind.UNKNOWN_TOOL, _unknown_tool(call.name, tools))
     try:
-        text = call.arguments
-        arguments = _decode(text) if text.startswith("{") else call.parsed
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        arguments = call.parsed
+    except msgspec.DecodeError as error:
         if is_cut_off:
             text = (
                 "The arguments were cut off by the output limit, so the call was not run. Call again with "
@@ -273,7 +271,7 @@ def read_call(
 
 
 def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
-    near = difflib.get_close_matches(name, tools, n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(repr(item) for item in near)}?" if near else ""
+    near = find_near(name, tools)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     known = ", ".join(tools) if tools else "none"
     return f"There is no tool {name!r}.{hint} The tools are: {known}."

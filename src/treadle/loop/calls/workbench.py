@@ -150,7 +150,9 @@ class Workbench:
         inner: InnerCalls | None = None
         asking: Asking | None = None
         if call.name not in self.toolbox.contextless:
-            inner = InnerCalls(self.rules, self.make_inner, call.call_id, order.step, outbox)
+            inner = InnerCalls(
+                self.rules, self.make_inner, self.toolbox.mask, call.call_id, order.step, outbox
+            )
             asking = self._asking[call.call_id] = Asking(self.questions, call.call_id, outbox)
         max_chars = self.toolbox.by_name[call.name].max_result_chars
         try:
@@ -177,15 +179,20 @@ class Workbench:
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)
 
-    async def make_inner(self, decided: RunInner, parent_id: str, step: int, outbox: Outbox) -> ToolResult:
-        """Make an inner call of the running call `parent_id`, after asking for approval if it is needed."""
-        call = decided.call
+    async def make_inner(
+        self, decided: RunInner, arguments: str, parent_id: str, step: int, outbox: Outbox
+    ) -> ToolResult:
+        """Make an inner call of the running call `parent_id`, after asking for approval if it is needed.
+
+        The tool gets `arguments`; everybody else reads those of the decided call, which have no secrets.
+        """
+        call, mask = decided.call, self.toolbox.mask
         order = Order(call, step, decided.attempt, parent_id)
-        ready = read_call(call, self.toolbox.tools)
+        ready = read_call(replace(call, arguments=arguments), self.toolbox.tools)
         if not isinstance(ready, ToolResult) and ready[0].spec.is_external:
             ready = failed(call, ToolErrorKind.NOT_RUN, f"Not run: {call.name} can only be called directly.")
         if isinstance(ready, ToolResult):
-            return self._complete(order, ready, outbox)
+            return self._complete(order, replace(ready, content=mask.hide(ready.content)), outbox)
         refused = await self._ask(call, outbox) if decided.needs_approval else None
         if refused is not None:
             return self._complete(order, refused, outbox)
@@ -409,12 +416,16 @@ class _CallContext(ToolContext[Any]):
         self._asking = asking
 
     @property
+    def place(self) -> str:
+        return self._bench.rules.find_place(self.step, self.call_id)
+
+    @property
     def is_heard(self) -> bool:
         return self._bench.report is not None
 
     def progress(self, text: str) -> None:
         if (report := self._bench.report) is not None:
-            report(self.call_id, text)
+            report(self.call_id, self._bench.toolbox.mask.hide(text))
 
     async def find_result(self, call_id: str) -> ToolResult | None:
         journal = self._bench.journal
@@ -435,7 +446,8 @@ class _CallContext(ToolContext[Any]):
 
     async def ask(self, question: Question | str) -> Answer:
         asked = Question(question) if isinstance(question, str) else question
-        return await self._asking.ask(self.call_id, asked)
+        mask = self._bench.toolbox.mask
+        return await self._asking.ask(self.call_id, asked.without(mask) if mask else asked)
 
     async def consult(self, call: ToolCall) -> Decision | None:
         return await self._bench.consult(call)

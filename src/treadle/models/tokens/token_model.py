@@ -38,6 +38,7 @@ from treadle.core.types import (
 from treadle.formats.text_transcript import DeltaReader
 from treadle.models.protocol import Watch, pass_on
 from treadle.models.tokens.protocol import Generated, PromptIds, TokenEngine
+from treadle.models.wire.endpoint import seed_at
 from treadle.models.wire.messages import with_files
 from treadle.models.wire.provider import Price, PricedModel, cost_of
 from treadle.models.wire.token_records import KnownTexts, check_choices, join_ids
@@ -197,7 +198,7 @@ class TokenModel(PricedModel):
         heard = watch
         if spoken is not None:
             heard = replace(watch, on_delta=None, on_token_ids=spoken.add)
-        sampled, finish = await self._sample(prompt, heard)
+        sampled, finish = await self._sample(prompt, request.place, heard)
         packed = as_packed(sampled.token_ids)
         ids = list_ids(packed)
         message = self.renderer.read(ids, request.tools, finish=finish, stop=self.settings.stop or ())
@@ -236,7 +237,7 @@ class TokenModel(PricedModel):
         text = join_ids(prompt.text, ids)
         self._known.remember(prompt.packed + packed, text, b"" if prior is None else prior.token_ids)
 
-    async def _sample(self, prompt: PromptIds, watch: Watch) -> tuple[Generated, FinishReason]:
+    async def _sample(self, prompt: PromptIds, place: str, watch: Watch) -> tuple[Generated, FinishReason]:
         """Return an answer and why it ended. If the engine aborts it, it is asked to go on after what it sampled.
         Raises: `ServerError` if it aborts again and again without sampling anything."""
         made: list[Generated] = []
@@ -244,6 +245,8 @@ class TokenModel(PricedModel):
         limit, idle = self.settings.max_output_tokens, 0
         while True:
             settings, asked = self.settings, prompt
+            if place and settings.seed is not None:
+                settings = replace(settings, seed=seed_at(settings.seed, place))
             if ids:
                 asked = PromptIds.of([*prompt, *view_ids(ids)])
                 if limit is not None:

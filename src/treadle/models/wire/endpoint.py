@@ -311,6 +311,11 @@ def find_context_tokens(raw: Json, model: str) -> int | None:
     return None
 
 
+def seed_at(seed: int, place: str) -> int:
+    """Return the seed of a conversation; see `Request.place`."""
+    return seed_for(seed, place.encode(errors="replace")) if place else seed
+
+
 def seed_for(seed: int, sent: bytes) -> int:
     """Return the seed for a request of which `sent` is what the answer depends on.
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.texts.documents import UNREADABLE, read_data
+from treadle.core.texts.json_text import is_deep
 from treadle.core.types import Json
 
 INVALID_KEY = "INVALID_JSON"
@@ -39,6 +40,8 @@ def object_of(arguments: str) -> msgspec.Raw:
     """Return `arguments` unchanged if they are an object, else an object that contains their text."""
     encoded = arguments.encode(errors="replace")
     try:
+        if is_deep(encoded):
+            raise RecursionError
         _decode_object(encoded)
     except UNREADABLE:
         encoded = msgspec.json.encode({INVALID_KEY: encoded.decode()}) if encoded.strip() else b"{}"
@@ -138,7 +141,7 @@ def fit_arguments(arguments: str) -> str:
 
     Source: vLLM 0.11 and llama.cpp decode the arguments of earlier calls, and fail if they are not JSON.
     """
-    if arguments.startswith("{"):
+    if arguments.startswith("{") and not is_deep(arguments):
         try:
             _decode_any(arguments)
         except UNREADABLE:

@@ -32,7 +32,14 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.protocol import Watch
-from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, seed_for, tell_rate_limits
+from treadle.models.wire.endpoint import (
+    HttpEndpoint,
+    OnDelta,
+    is_success,
+    seed_at,
+    seed_for,
+    tell_rate_limits,
+)
 from treadle.models.wire.messages import AcceptedParts, check_part
 from treadle.models.wire.openai_style import PlainReader
 from treadle.models.wire.provider import Preset, Price, PricedModel, cost_of
@@ -164,18 +171,22 @@ class HttpModel(HttpEndpoint, PricedModel, ABC):
 
     def _seeded_body(self, request: Request, *, is_stream: bool) -> bytes:
         """Return the body with a seed that depends on the number of messages and the texts of the last ones; see
-        `seed_for`. The first request of a conversation is sent with the seed of the settings."""
+        `seed_for`. The first request of a conversation is sent with the seed of its place."""
         body, messages, name = self._body(request, is_stream=is_stream), request.messages, self._seed_name
-        if name is None or not any(messages[at].role is Role.ASSISTANT for at in range(len(messages))):
+        if name is None:
             return body
-        seed = self.settings.seed or 0
-        written, at = b"%d" % seed, body.find(name) + len(name)
+        is_first = not any(messages[at].role is Role.ASSISTANT for at in range(len(messages)))
+        if is_first and not request.place:
+            return body
+        written, at = b"%d" % (self.settings.seed or 0), body.find(name) + len(name)
         if not body.startswith((written + b",", written + b"}"), at):
             return body  # `Settings.extra` has another one
+        own = seed_at(self.settings.seed or 0, request.place)
         # Servers give calls random ids, with which a run that is made again would have other seeds.
-        last = messages.after(max(0, messages.size - _SEEDING_MESSAGES))
-        said = "\0".join([str(messages.size), *[item.content for item in last]])
-        own = seed_for(seed, said.encode(errors="replace"))
+        if not is_first:
+            last = messages.after(max(0, messages.size - _SEEDING_MESSAGES))
+            said = "\0".join([str(messages.size), *[item.content for item in last]])
+            own = seed_for(own, said.encode(errors="replace"))
         return b"".join([body[:at], b"%d" % own, body[at + len(written) :]])
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:

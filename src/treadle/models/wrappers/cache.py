@@ -97,6 +97,7 @@ class CacheModel(Wrapper):
         digest = hashlib.sha256(self.identity.encode())
         asked = (request.tools, request.output_schema, request.required_tool)
         digest.update(_encode_message(asked))
+        digest.update(request.place.encode())
         for message in request.messages.map(_encode_message):
             digest.update(b"\n")
             digest.update(message)

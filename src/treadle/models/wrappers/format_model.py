@@ -50,7 +50,7 @@ class FormatModel(Wrapper):
         messages = request.messages.derive(self._writers.find(request.tools))
         # The ids of the inference before help to read the answer, but do not stand for these messages.
         prior = None if request.prior is None else replace(request.prior, messages=0)
-        spoken = Request(messages, (), request.output_schema, contents=request.contents, prior=prior)
+        spoken = replace(request, messages=messages, tools=(), required_tool=None, prior=prior)
         if watch.on_delta is None:
             completion = await self.inner.infer(spoken, watch)
         else:

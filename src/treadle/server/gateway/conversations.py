@@ -15,6 +15,7 @@ import msgspec
 
 from treadle.core.errors import JournalError
 from treadle.core.state import State
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.journal.run_info import RunFilter
@@ -73,9 +74,9 @@ def digest_of(messages: Iterable[Message]) -> bytes:
 def _normalize(call: ToolCall) -> str:
     """Return arguments in a form that is the same however a client writes the JSON."""
     try:
-        value = msgspec.json.decode(call.arguments or "{}")
+        value = decode_json(call.arguments or "{}")
         return msgspec.json.encode(value, order="deterministic").decode()
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except msgspec.DecodeError:
         return call.arguments
 
 

@@ -32,6 +32,7 @@ from treadle.core.lineage import Caller
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.state import Ending
+from treadle.core.texts.json_text import is_deep
 from treadle.core.types import Completion, Fault, FinishReason, Message, Request, Role, StopReason, Usage
 from treadle.jobs.seeded_agents import SeededAgent
 from treadle.journal.protocol import Journal
@@ -206,7 +207,8 @@ class _ProgramHost(GatewayHost):
 
     def lineage(self, caller: ApiCaller) -> Caller | None:
         program = self._find(caller)
-        return Caller(program.run_id, f"conversation-{len(program.run_ids) + 1}")
+        number = len(program.run_ids) + 1
+        return Caller(program.run_id, f"conversation-{number}", str(number))
 
     def note_asked(self, caller: ApiCaller, run_id: str) -> None:
         self._find(caller).run_ids[run_id] = None
@@ -493,8 +495,8 @@ def _read_text(path: Path) -> str:
 def _decode(text: str) -> Any:
     """Return the value of JSON, in which Python's NaN and Infinity are numbers; `None` for any other text."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return None if is_deep(text) else json.loads(text)
+    except ValueError:
         return None
 
 

@@ -26,6 +26,7 @@ from treadle.core.inbox import (
 )
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json, Role
 from treadle.journal.hub import SENT_BYTES, Heard, listen_together
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo, RunOrder
@@ -313,8 +314,8 @@ def _read_message(body: dict[str, Any]) -> InboxMessage:
 
 def _check_arguments(text: str) -> None:
     try:
-        arguments = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        arguments = decode_json(text)
+    except msgspec.DecodeError as error:
         raise ConfigError(f"arguments is not JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise ConfigError(f"arguments is {text!r:.100}; give an object with the arguments of the call")

@@ -17,7 +17,8 @@ from treadle.core.answering import strip_answer
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.spec import PartSpec
-from treadle.core.texts.documents import UNREADABLE, read_data
+from treadle.core.texts.documents import read_data
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
 from treadle.models.protocol import Watch, part_of
 from treadle.models.wrappers.cache import AnswerFolder
@@ -147,8 +148,8 @@ def _read_answer(spec: ToolSpec, completion: Completion) -> tuple[_Answer | None
     if spec.output_schema is None:
         return _Answer(text), ""
     try:
-        value: Json = msgspec.json.decode(text)
-    except UNREADABLE as error:
+        value: Json = decode_json(text)
+    except msgspec.DecodeError as error:
         return None, f"it is not JSON ({error})"
     try:
         fault = OutputChecker(spec.output_schema).find_fault(value)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ToolError
-from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json
 from treadle.http.guarded import HttpAnswer
 from treadle.tools.openapi.document import Operation, Parameter, RequestBody
@@ -171,9 +171,9 @@ def read(answer: HttpAnswer) -> ToolOutput:
     text: str | None = None
     if _JSON.fullmatch(media) and answer.body:
         try:
-            value = msgspec.json.decode(answer.body)
+            value = decode_json(answer.body)
             text = msgspec.json.encode(value).decode()
-        except UNREADABLE:
+        except msgspec.DecodeError:
             text = _decode(answer.body, kind)
     elif _TEXT.fullmatch(media) or is_error or not answer.body:
         text = _decode(answer.body, kind)

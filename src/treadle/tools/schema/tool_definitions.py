@@ -17,6 +17,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.texts.documents import UNREADABLE, decode_document, is_yaml_name
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.journal.named_files import read_named
 from treadle.tools.schema.validation import ArgumentChecker, check_spec, read_effect
@@ -289,7 +290,7 @@ def _read_default(value: Json, json_type: str) -> Json:
     """Return a default, written as JSON or Python, as a value. Return `None` if it does not have the type."""
     if isinstance(value, str) and json_type != "string":
         try:
-            value = msgspec.json.decode(value)
+            value = decode_json(value)
         except UNREADABLE:
             try:
                 value = ast.literal_eval(value)

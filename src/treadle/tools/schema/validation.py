@@ -10,6 +10,7 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.texts.documents import read_data
+from treadle.core.texts.json_text import MAX_DEPTH, is_deep
 from treadle.core.types import Effect, Json, ToolSpec
 
 MAX_PROBLEMS = 20
@@ -57,6 +58,8 @@ def check_spec(spec: ToolSpec, label: str) -> None:
         msgspec.convert(msgspec.to_builtins(spec), ToolSpec)
     except (msgspec.ValidationError, TypeError) as error:
         raise ConfigError(f"{label}: an option of the tool has a wrong type: {error}") from None
+    if is_deep(msgspec.json.encode(spec.parameters)):
+        raise ConfigError(f"{label}: the schema is nested more than {MAX_DEPTH} levels deep")
     for rule in spec.may_differ:
         try:
             re.compile(rule)

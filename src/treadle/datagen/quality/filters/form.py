@@ -13,6 +13,7 @@ from treadle.core.answering import strip_answer
 from treadle.core.prompts.estimates import CHARS_PER_TOKEN
 from treadle.core.prompts.transcript import check_transcript
 from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Effect, Json, Message, Role, StopReason, ToolCall, ToolSpec
 from treadle.datagen.quality.exchanges import (
     Exchange,
@@ -281,7 +282,7 @@ class SchemaFilter(BuiltinFilter[FilterSettings]):
         schema = self.resources.config.generation.conversation.output_schema
         for index in answers(row.messages) if schema is not None else ():
             try:
-                value = msgspec.json.decode(strip_answer(row.messages[index].content))
+                value = decode_json(strip_answer(row.messages[index].content))
             except UNREADABLE as error:
                 reason = f"{name_message(row.messages, index)} is not JSON: {error}"
                 return self.reject_answer(candidate, [index], reason)

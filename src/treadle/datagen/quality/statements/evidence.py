@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
 from treadle.datagen.quality.figures.quantities import UNITS, Quantity, QuantityKind, lexicon, unit_of
@@ -214,8 +215,8 @@ class Evidence:
         for item in self.calls:
             if not item.is_error and item.result.lstrip()[:1] in ("{", "["):
                 own: dict[str, set[float]] = defaultdict(set)
-                with suppress(msgspec.DecodeError, RecursionError):
-                    _measure(msgspec.json.decode(item.result), own)
+                with suppress(msgspec.DecodeError):
+                    _measure(decode_json(item.result), own)
                 found.append((item.call.arguments.casefold(), own))
             for name, numbers in () if item.is_error else _NUMBERS.findall(item.call.arguments):
                 key = "_".join([stem(part) for part in name.lower().split("_")])

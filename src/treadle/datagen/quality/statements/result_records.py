@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.texts.json_text import is_deep
 from treadle.core.types import Json
 from treadle.datagen.quality.figures.figure_reader import find_quantities
 from treadle.datagen.quality.figures.quantities import Quantity
@@ -268,8 +269,8 @@ def _split(line: str, delimiter: str) -> list[str]:
 def _read(text: str) -> tuple[Record, ...]:
     """Return the records of a text, whichever call gave it: a file that is read is often written again."""
     if text.lstrip()[:1] in ("{", "["):
-        for decode in (msgspec.json.decode, _LINES.decode_lines):
-            with suppress(msgspec.DecodeError, RecursionError):
+        for decode in () if is_deep(text) else (msgspec.json.decode, _LINES.decode_lines):
+            with suppress(msgspec.DecodeError):
                 return tuple(_read_json(decode(text)))
     return tuple(_align(list(_read_text(text))))
 
