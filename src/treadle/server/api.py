@@ -29,7 +29,7 @@ from treadle.core.errors import (
 from treadle.core.texts.mistakes import Keys
 from treadle.core.texts.places import Problem
 from treadle.models.config.tables import ServeTable
-from treadle.server.admission.access import Gate, RequestRefused, error_body, kind_of
+from treadle.server.admission.access import Gate, RequestRefused, error_body
 from treadle.server.admission.idempotency import Idempotency
 from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
@@ -169,12 +169,13 @@ _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
 
 def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
     status, code = next((status, code) for kind, status, code in _ERRORS if isinstance(error, kind))
-    return Fast(error_body(str(error), code, kind_of(status)), status_code=status)
+    return Fast(error_body(status, str(error), code), status_code=status)
 
 
 def _answer_refusal(_: Request | None, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestRefused)
-    return Fast(error_body(error.detail, error.code), status_code=error.status_code, headers=error.headers)
+    body = error_body(error.status_code, error.detail, error.code)
+    return Fast(body, status_code=error.status_code, headers=error.headers)
 
 
 def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
@@ -192,7 +193,7 @@ def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
         where, message = problem.key or None, str(problem)
         if first["type"] == "missing" and first["loc"][-1:] == problem.path[-1:]:
             message = f"{where} is missing"
-    return Fast(error_body(message, "invalid_request", param=where), status_code=400)
+    return Fast(error_body(400, message, "invalid_request", where), status_code=400)
 
 
 def _explain_faults(request: Request, error: Any, place: Any) -> Problem:
@@ -210,13 +211,13 @@ def _explain_faults(request: Request, error: Any, place: Any) -> Problem:
 
 def _answer_no_text(_: Request, error: Exception) -> JSONResponse:
     message = "the request has half of a surrogate pair, which is no character"
-    return Fast(error_body(message, "invalid_request"), status_code=400)
+    return Fast(error_body(400, message, "invalid_request"), status_code=400)
 
 
 def _answer_defect(request: Request | None, error: Exception) -> JSONResponse:
     what = "a request to the gateway" if request is None else f"{request.method} {request.url.path}"
     logging.getLogger("treadle.server").error("%s failed", what, exc_info=error)
-    return Fast(error_body("the server has failed; its log says why", "server_error", "server_error"), 500)
+    return Fast(error_body(500, "the server has failed; its log says why", "server_error"), 500)
 
 
 def _answer_http(request: Request, error: Exception) -> JSONResponse:
@@ -227,4 +228,6 @@ def _answer_http(request: Request, error: Exception) -> JSONResponse:
         message = f"there is nothing at {request.url.path!r:.100}; /openapi.json lists all paths"
     elif error.status_code == 405:
         message = f"{request.url.path!r:.100} takes no {request.method}; /openapi.json lists all paths"
-    return Fast(error_body(message, code), status_code=error.status_code, headers=error.headers)
+    return Fast(
+        error_body(error.status_code, message, code), status_code=error.status_code, headers=error.headers
+    )

@@ -275,10 +275,9 @@ def is_of_anthropic(path: str) -> bool:
     return path.startswith("/v1/messages")
 
 
-def error_body(
-    message: str, code: str | None, kind: str = "invalid_request_error", param: str | None = None
-) -> Json:
+def error_body(status: int, message: str, code: str | None, param: str | None = None) -> Json:
     """Return the body of an error, in the form of OpenAI's API."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -294,11 +293,6 @@ def hide_servers(text: str) -> str:
     return text
 
 
-def kind_of(status: int) -> str:
-    """Return the type of errors with this status."""
-    return "server_error" if status >= 500 else "invalid_request_error"
-
-
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
     encoded = msgspec.json.encode(body)
     told = {"content-type": "application/json", "content-length": str(len(encoded)), **headers}
@@ -308,5 +302,5 @@ async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, 
 
 
 async def refuse(send: Send, refused: RequestRefused) -> None:
-    body = error_body(refused.detail, refused.code)
+    body = error_body(refused.status_code, refused.detail, refused.code)
     await send_whole(send, refused.status_code, body, {"connection": "close", **(refused.headers or {})})

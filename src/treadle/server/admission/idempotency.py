@@ -70,6 +70,8 @@ class KeyedRequest:
         self.kept = kept
         self.has_failed = False
         """True if the answer says that the request failed, whatever its status is."""
+        self.is_answered = False
+        """True if the answer is kept whatever its status is, because the turn of the request was driven."""
         self._lock = asyncio.Lock()
 
     async def note(self, place: str) -> None:
@@ -274,8 +276,8 @@ class Idempotency:
             await self._app(scope, receive, answer.send)
             beating.cancel()
             await asyncio.wait([beating])
-            is_good = 200 <= answer.status < 400 and not (keyed.has_failed or self._host.is_closing)
-            if is_good:
+            is_good = 200 <= answer.status < 400 and not keyed.has_failed
+            if (is_good or keyed.is_answered) and not self._host.is_closing:
                 keyed.kept.status = answer.status
                 keyed.kept.headers = [
                     (name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers
