@@ -29,10 +29,11 @@ from treadle.core.errors import (
 from treadle.core.texts.mistakes import Keys
 from treadle.core.texts.places import Problem
 from treadle.models.config.tables import ServeTable
-from treadle.server.admission.access import Gate, RequestRefused, error_body
+from treadle.server.admission.access import Gate, RequestRefused, error_body, hide_servers
 from treadle.server.admission.idempotency import Idempotency
 from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
+from treadle.server.compression import Compressed
 from treadle.server.gateway.wires import Gateway, GatewayErrors
 from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
@@ -117,7 +118,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     async def readyz() -> JSONResponse:
         """Say whether the server takes requests."""
         fault = host.fault
-        return Fast({"status": fault or "ready"}, status_code=200 if fault is None else 503)
+        return Fast({"status": hide_servers(fault or "ready")}, status_code=200 if fault is None else 503)
 
     @api.get("/metrics", tags=["probes"], response_class=PlainTextResponse)
     async def metrics_text(_: Reader, request: Request) -> PlainTextResponse:
@@ -125,7 +126,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
         return PlainTextResponse(request.app.state.metrics.write())
 
     direct = {response_routes.router.prefix: partial(response_routes.answer_directly, api, host)}
-    app: Any = EncodedSlashes(Gateway(api, host, _answer_any, direct))
+    app: Any = EncodedSlashes(Gateway(Compressed(api), host, _answer_any, direct))
     if table.allow_origins:
         anything = ["*"]
         app = CORSMiddleware(app, table.allow_origins, anything, anything, expose_headers=anything)
@@ -169,7 +170,11 @@ _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
 
 def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
     status, code = next((status, code) for kind, status, code in _ERRORS if isinstance(error, kind))
-    return Fast(error_body(status, str(error), code), status_code=status)
+    message = str(error)
+    if status >= 500:
+        logging.getLogger("treadle.server").warning("a request was answered with %d: %s", status, message)
+        message = hide_servers(message)
+    return Fast(error_body(status, message, code), status_code=status)
 
 
 def _answer_refusal(_: Request | None, error: Exception) -> JSONResponse:

@@ -15,14 +15,16 @@ class NoAnswerError(RequestRefused):
     def __init__(
         self, message: str, status: int, code: str, after_seconds: float | None = None, attempts: int = 1
     ) -> None:
+        """Make an error. The message is one of `hide_servers`, and the run has made so many `attempts`."""
         headers = {} if after_seconds is None else {"retry-after": f"{after_seconds:.0f}"}
         # Otherwise the clients would multiply the attempts.
-        super().__init__(status, hide_servers(message), code, headers | (NO_RETRY if attempts > 1 else {}))
+        super().__init__(status, message, code, headers | (NO_RETRY if attempts > 1 else {}))
 
 
-def explain_ending(ending: Ending) -> NoAnswerError:
-    """Return the error for a turn that ended without an answer."""
+def explain_ending(ending: Ending, *, hides_models: bool = True) -> NoAnswerError:
+    """Return the error for a turn that ended without an answer. See `hide_servers`."""
     failure, message = ending.failure, ending.error or f"the run stopped: {ending.stop_reason}"
+    message = hide_servers(message, hides_models=hides_models)
     if ending.stop_reason in _BUDGETS:
         return NoAnswerError(message, 429, "budget_exceeded")
     if ending.stop_reason is StopReason.CONTEXT_OVERFLOW:

@@ -30,6 +30,7 @@ from treadle.server.admission.access import (
     RequestRefused,
     Scope,
     Send,
+    hide_servers,
     read_body,
     refuse,
 )
@@ -173,7 +174,7 @@ class Idempotency:
         except RequestRefused as refused:
             await refuse(send, refused)
         except JournalError as error:
-            await refuse(send, RequestRefused(503, str(error), "journal_error"))
+            await refuse(send, RequestRefused(503, hide_servers(str(error)), "journal_error"))
 
     async def _answer(self, scope: Scope, key: str, body: bytes, send: Send) -> None:
         if not (key.isascii() and key.isprintable() and 0 < len(key) <= _MAX_KEY_CHARS):
@@ -287,7 +288,7 @@ class Idempotency:
                 await self._forget(keyed)
         except Exception as error:
             if not answer.status:
-                await refuse(answer.send, RequestRefused(503, str(error), "journal_error"))
+                await refuse(answer.send, RequestRefused(503, hide_servers(str(error)), "journal_error"))
         finally:
             beating.cancel()
             answer.is_over = True

@@ -310,7 +310,7 @@ class ClientTurn:
         self._host.note_done(self._caller, done, None if done else state.ending)
         self._state = state
         if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
-            raise explain_ending(state.ending)
+            raise explain_ending(state.ending, hides_models=not self._caller.sees_all)
         completion = self._shown(state, done) if self._is_agent else done[-1]
         self._said = [completion.message]
         return completion

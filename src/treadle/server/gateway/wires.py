@@ -28,6 +28,7 @@ from treadle.server.admission.access import (
     Send,
     check_scope,
     error_body,
+    hide_servers,
     is_of_anthropic,
     read_body,
     send_whole,
@@ -236,7 +237,7 @@ def _explain(error: Exception) -> tuple[int, str, str]:
     """Return the status, the message and the code for an error in the middle of a stream."""
     if isinstance(error, RequestRefused):
         return error.status_code, error.detail, error.code
-    return 500, str(error), "server_error"
+    return 500, hide_servers(str(error)), "server_error"
 
 
 class GatewayErrors:

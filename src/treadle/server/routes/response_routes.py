@@ -22,6 +22,7 @@ from treadle.server.admission.access import (
     Scope,
     Send,
     check_scope,
+    hide_servers,
     no_such,
     read_body,
 )
@@ -161,7 +162,12 @@ async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -
             last = event["sequence_number"]
     except Exception as error:
         # A client that asks again for what comes after this number misses nothing, and gets nothing twice.
-        told = {"sequence_number": last, "code": "server_error", "message": str(error), "param": None}
+        told = {
+            "sequence_number": last,
+            "code": "server_error",
+            "message": hide_servers(str(error)),
+            "param": None,
+        }
         yield write_named({"type": "error", **told})
     yield _DONE
 
