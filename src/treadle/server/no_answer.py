@@ -1,5 +1,6 @@
 """Why the turn of a client has ended without an answer, as the client is told."""
 
+from treadle.core.errors import RateLimitError
 from treadle.core.state import Ending
 from treadle.core.types import StopReason
 from treadle.server.admission.access import RequestRefused, hide_servers
@@ -30,6 +31,8 @@ def explain_ending(ending: Ending, *, hides_models: bool = True) -> NoAnswerErro
     if ending.stop_reason is StopReason.CONTEXT_OVERFLOW:
         return NoAnswerError(message, 400, "context_length_exceeded")
     status = None if failure is None else failure.status
+    if failure is not None and status is None and failure.error_type == RateLimitError.__name__:
+        status = 429  # it was not sent, because the server had asked to wait
     if status in (401, 403):
         message = (
             "the model's server refused the key of this server; its operator finds the reason in the run"

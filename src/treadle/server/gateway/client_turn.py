@@ -319,7 +319,8 @@ class ClientTurn:
         """Note which conversation the run now has, so that the next request finds it."""
         if self._state is not None:
             digest, known = self._conversation.add(self._said), self._host.conversations
-            known.note(self._client, digest, self.run_id, self._state, self._renewal)
+            chars = self._conversation.chars
+            known.note(self._client, digest, self.run_id, self._state, self._renewal, chars)
 
     async def _drive(self, driver: Driver) -> tuple[State, Sequence[e.Event]]:
         """Drive the run until it waits for the client, and return its state and its new events."""

@@ -131,8 +131,8 @@ class ResponseTurn:
         said = digest_of(state.transcript)
         self._host.conversations.note(client_name(self._caller), said, self.run_id)
 
-    async def answer(self) -> ResponseFold:
-        """Drive the run until the response is over, and return it.
+    async def answer(self) -> dict[str, Json]:
+        """Drive the run until the response is over, and return it. Then it is in `fold`.
 
         Raises: as `start` does; `RequestRefused` if the server stops meanwhile.
         """
@@ -151,8 +151,9 @@ class ResponseTurn:
         fold = part_of_run(run.events, self.fold.response_id, self.fold.echo)
         if fold is None or not fold.is_over:
             raise self._paused()
+        self.fold = fold
         self._note_history(run.state)
-        return fold
+        return fold.response()
 
     def _paused(self) -> RequestRefused:
         """Return the refusal of a request whose run goes on at the next start of the server."""

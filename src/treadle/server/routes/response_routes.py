@@ -49,6 +49,8 @@ from treadle.server.routes.route_context import Fast, Name, Reader, Runner, TheH
 from treadle.server.run_host import AGENT, RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
+RESPONSE_HEADER = "x-treadle-response"
+"""The header with the id of a response that has failed, so that it can be read and continued."""
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -78,9 +80,9 @@ async def _respond(
         exchange.keep_first(keyed.note)
     if not (body.background or body.stream):
         with LeavingWatch(scope, lambda: host.start_quietly(exchange.cancel())):
-            fold = await exchange.answer()
+            answer = await exchange.answer()
         await exchange.keep()
-        return _write_whole(fold, keyed)
+        return _write_whole(exchange.fold, keyed, answer)
     await exchange.start()
     keeping = host.start(exchange.keep())
     if body.background:
@@ -124,15 +126,16 @@ async def _find_begun(host: RunHost, caller: ApiCaller, keyed: KeyedRequest) -> 
         return None
 
 
-def _write_whole(fold: ResponseFold, keyed: KeyedRequest | None) -> Response:
+def _write_whole(fold: ResponseFold, keyed: KeyedRequest | None, answer: dict[str, Json]) -> Response:
     """Return a response that is over. Raises: `NoAnswerError` if it has failed without any output."""
     failure = fold.failure
     if failure is None or fold.output:
-        return Fast(fold.response())
+        return Fast(answer)
     if keyed is not None:
         keyed.is_answered = True
     # The run has tried again as often as its policy says, and the same request would begin another one.
-    failure.headers = {**(failure.headers or {}), **NO_RETRY, RUN_HEADER: fold.response_id.run_id}
+    named = {RUN_HEADER: fold.response_id.run_id, RESPONSE_HEADER: str(fold.response_id)}
+    failure.headers = {**(failure.headers or {}), **NO_RETRY, **named}
     raise failure
 
 
@@ -150,8 +153,8 @@ async def _answer_again(
         return Fast(fold.response())
     async for _ in events:
         pass  # until it is over
-    over = await asyncio.to_thread(_read_part, host, fold.response_id)
-    return _write_whole(over or fold, keyed)
+    over = await asyncio.to_thread(_read_part, host, fold.response_id) or fold
+    return _write_whole(over, keyed, over.response())
 
 
 async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -> AsyncIterator[bytes]:
