@@ -244,8 +244,7 @@ async def write_events(
 async def _write_together(
     groups: AsyncIterator[list[Heard]], caller: ApiCaller, show: Callable[[Item], Item] | None
 ) -> AsyncIterator[bytes]:
-    """Yield what listeners share as server-sent events, each encoded once for all who see the same, in pieces that
-    are small enough for a client that does not read them."""
+    """Yield what listeners share as server-sent events, each encoded once for all who see the same."""
     viewer = caller.sees_only
     async for group in groups:
         frames, size = list[bytes](), 0
@@ -256,9 +255,8 @@ async def _write_together(
             frames.append(frame)
             size += len(frame)
             if size >= SENT_BYTES or heard is group[-1]:
-                joined, frames, size = b"".join(frames), [], 0
-                for at in range(0, len(joined), SENT_BYTES):
-                    yield joined[at : at + SENT_BYTES]
+                yield b"".join(frames)
+                frames, size = [], 0
 
 
 def _to_frame(item: Item) -> bytes:
