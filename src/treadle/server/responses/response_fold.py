@@ -324,7 +324,7 @@ class ResponseFold(ResponseWriter):
     # What is written.
 
     @property
-    def output(self) -> list[ResponseItem]:
+    def output(self) -> list[dict[str, Json]]:
         """The items of the response, as far as they hold."""
         return [item.item for item in self._items if not item.is_dropped]
 
