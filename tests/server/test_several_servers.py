@@ -1,6 +1,7 @@
 """Several processes of a server over one PostgreSQL: any of them follows, cancels and answers any run."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,8 @@ async def test_runs_of_a_killed_process_go_on_at_the_other(
 
 async def test_an_agent_remembers_in_every_process(clients: list[AsyncOpenAI]) -> None:
     one, two = clients
-    told = 'call remember {"text": "Kim\'s dog is called Rex.", "reason": "told", "confidence": 0.9}\nthen\nsay noted'
+    fact = {"text": "Kim's dog is called Rex.", "reason": "told", "confidence": 0.9}
+    told = f"call remember {json.dumps(fact)}\nthen\nsay noted"
     said = await post(one, "/runs", agent="friend", input=told, wait=True)
     assert said["output"] == "noted"
     asked = await post(

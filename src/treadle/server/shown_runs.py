@@ -99,6 +99,7 @@ def _show_event(event: Any, caller: ApiCaller, info: RunInfo) -> Any:
     if fields.get("by") != caller.name:
         fields.pop("by", None)
     if (agent := fields.get("agent")) is not None:
+        agent.get("policy", {}).pop("summary_model", None)
         fields["agent"] = {name: agent[name] for name in _OF_AGENT if name in agent} | {
             "model": {"name": alias}
         }
