@@ -32,7 +32,6 @@ from treadle.core.types import FileDelta, Message, Role
 from treadle.journal.check import Check
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import QUEUE, RunFilter
-from treadle.knowledge.memory import open_memory
 from treadle.models.scripted import call
 
 psycopg = pytest.importorskip("psycopg")
@@ -575,8 +574,6 @@ def test_the_strongest_level_stays(postgres_url: str) -> None:
 def test_what_a_database_cannot_do_is_told(journal: Any, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="pg_dump"):
         journal.backup(tmp_path / "copy.db")
-    with pytest.raises(ConfigError, match="memories need a journal in an SQLite file"):
-        open_memory(journal)
 
 
 async def test_a_forked_child_leaves_the_connections_alone(journal: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import sqlite3
 import textwrap
 import threading
@@ -307,3 +308,29 @@ def test_a_forked_process_is_told_to_open_the_journal_again(tmp_path: Path) -> N
     assert "opened before a fork" in run_script(script, tmp_path / "runs.db")
     with SqliteJournal(tmp_path / "runs.db") as journal:
         assert [info.run_id for info in journal.runs()] == ["before", "after"]
+
+
+async def write_megabytes(journal: SqliteJournal, count: int) -> None:
+    """Append notes of so many megabytes that cannot be packed."""
+    writer = journal.create(f"r{os.urandom(4).hex()}")
+    for _ in range(4 * count):
+        writer.append([note(os.urandom(125_000).hex())])
+        await asyncio.wait_for(writer.sync(), PATIENCE_SECONDS)
+    await writer.release()
+
+
+async def test_the_log_is_short_again_soon_after_a_long_reader(tmp_path: Path) -> None:
+    """As long as a transaction reads what was stored before, the log cannot begin again."""
+    path, log = tmp_path / "runs.db", tmp_path / "runs.db-wal"
+    with SqliteJournal(path) as journal:
+        await write_megabytes(journal, 20)
+        assert log.stat().st_size < 24_000_000
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM frames").fetchone()
+        await write_megabytes(journal, 40)
+        assert log.stat().st_size > 40_000_000
+        reader.execute("ROLLBACK")
+        reader.close()
+        await write_megabytes(journal, 4)
+        assert log.stat().st_size < 24_000_000

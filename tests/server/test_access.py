@@ -354,6 +354,15 @@ async def test_a_large_picture_of_a_client_is_kept(url: str, journal: Journal) -
         ("http://vllm:80: 500, see http://vllm.org/errors", "the server: 500, see http://vllm.org/errors"),
         ("http://vllm:80 failed; http://vllm:8000 too.", "the server failed; the server too."),
         ("http://vllm failed at http://vllm/v1/chat", "the server failed at the server"),
+        ("http://10.1.1.1/x and https://a:b@host.org/x failed", "the server and the server failed"),
+        (
+            "https://host.org/v1/chat?key=sk-1 and https://host.org/x?k=1 failed",
+            "the server and the server failed",
+        ),
+        (
+            "see https://host.org/docs. No file '/home/op/a b', /v1/runs",
+            "see https://host.org/docs. No file 'a file of the server b', /v1/runs",
+        ),
         ("http://vllm failed; see http://vllm.org/errors", "the server failed; see http://vllm.org/errors"),
     ],
 )

@@ -19,6 +19,7 @@ from tests.server.test_runs import Killed, killed
 
 from treadle.core.events import VERSION, RunStarted, TurnStarted
 from treadle.core.types import Message, Role
+from treadle.journal.hub import SENT_BYTES
 from treadle.journal.protocol import Journal
 from treadle.server.api_server import load_served
 from treadle.server.catalog import AgentCatalog
@@ -194,3 +195,22 @@ async def test_uploads_and_attached_files_survive_kills(killed: Killed) -> None:
     found = await attach(client, store.id, await upload(client, "last.txt", "The last word."))
     assert found.status == "completed"
     await client.close()
+
+
+async def test_a_background_stream_is_sent_in_pieces(client: AsyncOpenAI) -> None:
+    """A client that does not read its stream holds one piece in the server, however long the answer is."""
+    made = await client.responses.create(model="echo", input="word " * 40_000, background=True)
+    while (await client.responses.retrieve(made.id)).status != "completed":
+        await asyncio.sleep(0.02)
+    reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+    path = f"/v1/responses/{made.id}?stream=true"
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    pieces: list[bytes] = []
+    async with asyncio.timeout(20):
+        await reader.readuntil(b"\r\n\r\n")
+        while not b"".join(pieces[-2:]).endswith(b"data: [DONE]\n\n"):
+            size = int(await reader.readuntil(b"\r\n"), 16)
+            pieces.append((await reader.readexactly(size + 2))[:-2])
+    writer.close()
+    assert max(map(len, pieces)) == SENT_BYTES
+    assert b"response.completed" in b"".join(pieces)

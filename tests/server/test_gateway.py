@@ -1,7 +1,7 @@
 """Chat completions and the Messages API, as the SDKs of OpenAI and Anthropic use them over a socket."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import openai
 import pytest
@@ -11,10 +11,16 @@ from tests.server.test_responses import ADD, client, config, journal
 
 from treadle.core.events import Noted
 from treadle.core.inbox import Note
+from treadle.core.state import State
+from treadle.core.types import Message, Role
+from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
+from treadle.server.gateway.conversations import ConversationDigest, Conversations
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
+
+    from treadle.journal.protocol import RunWriter
 
 __all__ = ["client", "config", "journal"]
 anthropic = LateModule("anthropic")
@@ -210,3 +216,16 @@ async def test_bad_messages_are_refused(claude: "AsyncAnthropic") -> None:
     ):
         with pytest.raises(anthropic.BadRequestError, match=error):
             await claude.messages.create(messages=messages, **asked)  # type: ignore[arg-type]
+
+
+def test_long_conversations_are_kept_in_memory_up_to_a_size() -> None:
+    known, said = Conversations(MemoryJournal()), Message(Role.USER, "word " * 2_000_000)
+    for number in range(20):
+        conversation = ConversationDigest()
+        digest = conversation.add([said, Message(Role.ASSISTANT, str(number))])
+        assert conversation.chars > 10_000_000
+        known.note("kim", digest, str(number), State(), lambda: cast("RunWriter", None), conversation.chars)
+    assert [number for number in range(20) if known.renew(str(number))] == [14, 15, 16, 17, 18, 19]
+    known.note("kim", b"a", "a", State(), lambda: cast("RunWriter", None), 60_000_000)
+    known.note("kim", b"b", "b", State(), lambda: cast("RunWriter", None), 60_000_000)
+    assert [name for name in ("a", "b") if known.renew(name)] == ["b"]

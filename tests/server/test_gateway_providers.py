@@ -329,3 +329,57 @@ async def test_instructions_in_the_middle_reach_each_provider(
     assert not strict.refusals
     assert "Be kind." in sent
     assert "Be brief." in sent
+
+
+FORM = {**SCHEMA, "additionalProperties": False}
+FORMS: dict[str, dict[str, Any]] = {
+    "chat": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "word", "schema": FORM, "strict": True},
+        }
+    },
+    "messages": {"output_config": {"format": {"type": "json_schema", "schema": FORM}}},
+}
+SENT: dict[str, Any] = {
+    "anthropic": lambda body: body["output_config"]["format"]["schema"],
+    "gemini": lambda body: body["generationConfig"]["responseJsonSchema"],
+    "ollama": lambda body: body["format"],
+    "openai_responses": lambda body: body["text"]["format"]["schema"],
+}
+
+
+@pytest.mark.sets(8)
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("name", [it for it in UPSTREAM if it not in ("gemini 2", "deepseek")])
+async def test_the_form_of_an_answer_reaches_each_provider_or_is_refused_by_name(
+    kind: str, name: str, tmp_path: Path, journal: Journal
+) -> None:
+    """The models that are left out take no schema, or none beside tools, and say so themselves."""
+    async with relaying(name, [said('{"word": "a"}')] * 2, tmp_path, journal) as (url, strict):
+        client = CLIENTS[kind](url, is_streamed=False)
+        client.say("Which word?")
+        if name == "completions":
+            (field,) = FORMS[kind]
+            with pytest.raises((BadRequestError, anthropic.BadRequestError), match=field):
+                await client.ask(**FORMS[kind])
+            return
+        text, _, _ = await client.ask(**FORMS[kind])
+        assert text == '{"word": "a"}', strict.refusals
+        chat = lambda body: body["response_format"]["json_schema"]["schema"]  # noqa: E731
+        assert SENT.get(name, chat)(strict.bodies[-1]) == FORM
+    assert not strict.refusals
+
+
+async def test_any_object_is_demanded_where_that_is_possible(tmp_path: Path, journal: Journal) -> None:
+    for name, place in (("ollama", "format"), ("openai_responses", "text"), ("vllm", "response_format")):
+        async with relaying(name, [said("{}")], tmp_path, journal) as (url, strict):
+            client = ChatClient(url, is_streamed=False)
+            client.say("An object in JSON, please.")
+            assert (await client.ask(response_format={"type": "json_object"}))[0] == "{}", strict.refusals
+            assert "json" in json.dumps(strict.bodies[-1][place])
+    async with relaying("anthropic", [said("{}")], tmp_path, journal) as (url, strict):
+        client = ChatClient(url, is_streamed=False)
+        client.say("An object in JSON, please.")
+        with pytest.raises(BadRequestError, match=r"response_format .* speaks anthropic"):
+            await client.ask(response_format={"type": "json_object"})

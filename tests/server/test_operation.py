@@ -11,9 +11,11 @@ import httpx
 import jsonschema_rs
 import pytest
 from openai import AsyncOpenAI
+from tests.models.answers import answer
+from tests.models.server import Received, Reply, serve
 from tests.server.test_access import KEYS
 from tests.server.test_responses import client, config, journal, serving
-from tests.server.test_run_work import post
+from tests.server.test_run_work import ask, post
 from tests.server.test_runs import SERVED, TOOLS
 
 from treadle.journal.protocol import Journal
@@ -190,3 +192,27 @@ async def test_answers_of_openai_are_as_the_document_says(client: AsyncOpenAI, s
     await ask("DELETE", f"{store}/files/{{file_id}}", names)
     await ask("DELETE", store, names)
     await ask("DELETE", "/v1/files/{file_id}", file)
+
+
+async def test_a_run_of_a_stopped_server_is_interrupted_and_goes_on(tmp_path: Path, journal: Journal) -> None:
+    is_free = asyncio.Event()
+
+    def handle(received: Received) -> Reply:
+        return Reply(answer("there"), before=None if is_free.is_set() else is_free)
+
+    async with serve(handle) as engine:
+        path = tmp_path / "treadle.toml"
+        path.write_text(
+            f'[models.far]\nmodel = "openai:far-1"\nbase_url = "{engine.base_url}"\napi_key_env = ""\n'
+        )
+        async with serving(path, journal) as url, AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+            run_id = (await post(client, "/runs", agent="far", input="hello"))["id"]
+            await engine.asked.wait()
+        (info,) = journal.runs(RunFilter(stop_reason="interrupted"))
+        assert (info.status, info.is_turn_open, info.is_waiting) == ("paused", True, False)
+        is_free.set()
+        async with serving(path, journal) as url, AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+            async with asyncio.timeout(20):
+                while (found := await ask(client, f"/runs/{run_id}"))["is_turn_open"]:
+                    await asyncio.sleep(0.02)
+            assert (found["output"], found["turn_stop_reason"]) == ("there", "completed")

@@ -527,16 +527,17 @@ async def test_a_response_that_failed_can_be_continued(
         )
 
     async with relaying(reply, tmp_path, journal) as (client, engine):
-        first = await client.responses.create(model="far", input="hi")
-        assert first.status == "failed"
-        asked: Any = {"model": "far", "input": "again", "previous_response_id": first.id}
+        with pytest.raises(openai.BadRequestError) as failed:
+            await client.responses.create(model="far", input="hi")
+        first_id = failed.value.response.headers["x-treadle-response"]
+        asked: Any = {"model": "far", "input": "again", "previous_response_id": first_id}
         if is_stream:
             events: list[Any] = [item async for item in await client.responses.create(**asked, stream=True)]
             second = events[-1].response
         else:
             second = await client.responses.create(**asked)
         assert (second.status, second.output_text) == ("completed", "hi+again")
-        assert (await client.responses.retrieve(first.id)).status == "failed"
+        assert (await client.responses.retrieve(first_id)).status == "failed"
         assert (await client.responses.retrieve(second.id)).output_text == "hi+again"
         assert len(engine.requests) == 2
         run = {"agent": None, "model": "far", "input": "hi", "wait": True}
@@ -545,3 +546,26 @@ async def test_a_response_that_failed_can_be_continued(
         told: Any = await client.post(f"/runs/{made['id']}/turns", body=next_turn, cast_to=object)
         assert told["output"] == "hi+more"
     await assert_replays(journal)
+
+
+async def test_a_wait_for_the_limit_is_no_attempt(tmp_path: Path, journal: Journal) -> None:
+    """The client may try again what was sent once, however long it has waited before."""
+    busy = Reply({"error": {"message": "slow down"}}, 429, {"retry-after": "3"})
+    async with relaying([busy, Reply(b"", 503)], tmp_path, journal) as (client, engine):
+        for _ in range(2):  # the same conversation, which is not sent again as long as the server is busy
+            with pytest.raises(openai.RateLimitError) as refused:
+                await client.chat.completions.create(model="far", messages=HELLO)
+            assert int(refused.value.response.headers["retry-after"]) <= 3
+        assert len(engine.requests) == 1
+        other: Any = [{"role": "user", "content": "hello"}]
+        with pytest.raises(openai.InternalServerError) as failed:
+            await client.chat.completions.create(model="far", messages=other)
+        assert "x-should-retry" not in failed.value.response.headers
+        assert len(engine.requests) == 2
+    told = [
+        event.body.attempt
+        for info in journal.runs()
+        for event in journal.read(info.run_id)
+        if isinstance(event.body, InferenceFailed)
+    ]
+    assert set(told) == {1}

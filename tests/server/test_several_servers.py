@@ -1,6 +1,7 @@
 """Several processes of a server over one PostgreSQL: any of them follows, cancels and answers any run."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ MORE = """
 [agents.curious]
 model = "echo"
 tools = ["ask"]
+
+[agents.friend]
+model = "echo"
+memory = true
 """
 
 
@@ -93,3 +98,23 @@ async def test_runs_of_a_killed_process_go_on_at_the_other(
             seen = await task
             assert [number for number, _ in seen] == list(range(1, len(seen) + 1))
             assert (await ask(two, f"/runs/{item['id']}"))["output"] == "done"
+
+
+async def test_an_agent_remembers_in_every_process(clients: list[AsyncOpenAI]) -> None:
+    one, two = clients
+    fact = {"text": "Kim's dog is called Rex.", "reason": "told", "confidence": 0.9}
+    told = f"call remember {json.dumps(fact)}\nthen\nsay noted"
+    said = await post(one, "/runs", agent="friend", input=told, wait=True)
+    assert said["output"] == "noted"
+    asked = await post(
+        two, "/runs", agent="friend", input='call recall {"query": "dog"}\nthen\nsay ok', wait=True
+    )
+    messages = (await ask(two, f"/runs/{asked['id']}/messages"))["data"]
+    assert "Kim's dog is called Rex." in next(item for item in messages if item["role"] == "tool")["content"]
+    owners = (await ask(one, "/view/memories"))["data"]
+    assert len(owners) == 1
+    # The episodes of a run that is deleted are forgotten with it, in every process.
+    where = f"/view/memories/entries?persona={owners[0]['persona']}&user={owners[0]['user']}"
+    assert len((await ask(one, where))["data"]) == 3
+    await two.delete(f"/runs/{said['id']}", cast_to=object)
+    assert len((await ask(one, where))["data"]) == 2

@@ -1,6 +1,7 @@
 """The page of a server and what it asks: who may ask, and what is never given away."""
 
 import asyncio
+import gzip
 import hashlib
 import json
 import re
@@ -167,3 +168,43 @@ def test_the_policy_of_the_page_allows_its_own_script_and_styles_only() -> None:
     assert "default-src 'none'" in policy[1]
     assert "unsafe" not in policy[1]
     assert not re.search(r'(?:src|href|action)="(?!data:)', page.partition("<script>")[0])
+
+
+async def read_raw(client: httpx.AsyncClient, path: str, **headers: str) -> tuple[httpx.Response, bytes]:
+    """Return a response, and its body as it was sent."""
+    async with client.stream("GET", path, headers={**by("boss"), **headers}) as got:
+        return got, b"".join([piece async for piece in got.aiter_raw()])
+
+
+async def test_answers_are_compressed_for_clients_that_take_them_so(
+    client: httpx.AsyncClient, journal: Journal
+) -> None:
+    run_id = (await make_tidy(journal)).run_id
+    for path in (f"/v1/view/runs/{run_id}/events", f"/v1/runs/{run_id}/events", "/v1/runs", "/view"):
+        plain, whole = await read_raw(client, path, **{"accept-encoding": "gzip;q=0, br"})
+        packed, sent = await read_raw(client, path, **{"accept-encoding": "br, gzip"})
+        assert "content-encoding" not in plain.headers
+        assert packed.headers.get("content-encoding") == ("gzip" if len(whole) > 1024 else None), path
+        assert len(sent) == int(packed.headers["content-length"])
+        if len(whole) > 1024:
+            assert gzip.decompress(sent) == whole
+            assert len(sent) < len(whole)
+            assert "accept-encoding" in packed.headers["vary"]
+    # A stream is not, because its pieces would wait for each other.
+    async with client.stream("GET", f"/v1/runs/{run_id}/events?stream=true", headers=by("boss")) as got:
+        assert "content-encoding" not in got.headers
+        async for line in got.aiter_lines():
+            if line.startswith("event: run_finished"):
+                break
+
+
+async def test_a_page_that_has_not_changed_is_not_sent_again(client: httpx.AsyncClient) -> None:
+    page = await client.get("/view")
+    if not has_bundle():
+        assert "etag" not in page.headers
+        return
+    again = await client.get("/view", headers={"if-none-match": f'"other", W/{page.headers["etag"]}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", page.headers["etag"])
+    assert again.headers["content-security-policy"] == page.headers["content-security-policy"]
+    other = await client.get("/view", headers={"if-none-match": '"other"'})
+    assert (other.status_code, other.text) == (200, page.text)

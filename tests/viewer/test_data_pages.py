@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,7 +27,7 @@ from treadle.datagen.dataset.dataset_view import compare_datasets, make_dataset_
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topics_view import make_topics_view
 from treadle.rollout.rollouts_view import make_rollouts_view
-from treadle.viewer.data_pages import DataKind, encode_page, find_kind, write_page
+from treadle.viewer.data_pages import DataKind, encode_page, find_kind, make_evaluation_page, write_page
 
 LONG = "Donaudampfschifffahrtsgesellschaft" * 20
 
@@ -431,3 +432,19 @@ def test_a_configuration_that_is_not_trusted_is_said(tmp_path: Path) -> None:
     process.kill()
     _, err = process.communicate(timeout=30)
     assert "treadle.toml' are left out, because the file is not trusted" in err
+
+
+def test_a_report_on_two_evaluations_has_the_runs_of_both(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    for name in ("one", "two"):
+        made = cli(
+            *("eval", "--task", "files:csv_sum-0001", "--model", "oracle", "--name", name, "--out", name)
+        )
+        assert made.code == 0, made
+    page = make_evaluation_page([tmp_path / "one", tmp_path / "two"])
+    assert page.view.has_runs == (True, True)
+    for found in page.view.evaluations:
+        (sample,) = found.samples
+        assert f"/v1/view/runs/{sample.run_id}/events" in page.runs
+    listed: Any = page.runs["/v1/runs"]
+    assert len(listed["data"]) == 2

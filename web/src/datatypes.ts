@@ -303,4 +303,6 @@ export interface EvaluationView {
   pairs: ModelPair[];
   /** What makes a comparison of the two unfair. */
   remarks?: string[];
+  /** Whether the page has the runs of each evaluation. */
+  has_runs: boolean[];
 }

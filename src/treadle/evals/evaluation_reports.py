@@ -39,6 +39,8 @@ class EvaluationView(Struct, frozen=True):
     """The differences between the two; empty for one."""
     remarks: list[str] = []
     """What a reader of these differences has to know."""
+    has_runs: tuple[bool, ...] = (True, False)
+    """Whether the page has the runs of each evaluation."""
 
     @property
     def title(self) -> str:

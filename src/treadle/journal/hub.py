@@ -35,8 +35,8 @@ class Heard(Struct):
     """An item that all listeners of a run share."""
 
     item: Item
-    frame: bytes | None = None
-    """The item as it is sent to clients, once somebody has encoded it."""
+    frames: dict[str | None, bytes] = {}
+    """The item as it is sent to clients, once somebody has encoded it, by who sees it so."""
 
 
 async def listen(journal: Journal, run_id: str, after_seq: int | None = 0) -> AsyncIterator[Item]:

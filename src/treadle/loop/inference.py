@@ -260,8 +260,9 @@ class _Failures(Struct, eq=False):
         if error.may_be_billed and not can_ask_again(self.state, lost=1):
             raise error
         failure = describe_failure(error, self.step)
-        self.outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
-        self.attempt = attempt
+        number = attempt or self.attempt + 1
+        self.outbox.put(replace(failure, attempt=number, retry_in_seconds=delay_seconds))
+        self.attempt = attempt or self.attempt  # a wait is no attempt
         if self.is_heard:
             self.telling = asyncio.ensure_future(self.outbox.kept())
             # An error of the store or of the listener is raised where the next events are kept.

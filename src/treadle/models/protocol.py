@@ -42,9 +42,9 @@ class Watch(Struct, eq=False):
     on_delta: Callable[[Delta], None] | None = None
     """The function to call with each piece of the answer when it arrives. `None`: the answer is not streamed."""
     on_failure: Callable[[ProviderError, int, float], None] | None = None
-    """The function that a wrapper calls before it tries again, with the error, the attempt's number (from 1) and
-    the delay before the next attempt in seconds. Pieces that the failed attempt streamed no longer count. If it
-    raises the error, the wrapper must not try again."""
+    """The function that a wrapper calls before it tries again, with the error, the attempt's number (from 1; 0 for
+    a wait before an attempt) and the delay before the next attempt in seconds. Pieces that the failed attempt
+    streamed no longer count. If it raises the error, the wrapper must not try again."""
     on_rate_limits: Callable[[RateLimits], None] | None = None
     """The function to call with the server's rate limits, if the headers of an answer report them."""
     left_seconds: float | None = None

@@ -29,10 +29,11 @@ from treadle.core.errors import (
 from treadle.core.texts.mistakes import Keys
 from treadle.core.texts.places import Problem
 from treadle.models.config.tables import ServeTable
-from treadle.server.admission.access import Gate, RequestRefused, error_body, kind_of
+from treadle.server.admission.access import Gate, RequestRefused, error_body, hide_servers
 from treadle.server.admission.idempotency import Idempotency
 from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
+from treadle.server.compression import Compressed
 from treadle.server.gateway.wires import Gateway, GatewayErrors
 from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
@@ -117,7 +118,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     async def readyz() -> JSONResponse:
         """Say whether the server takes requests."""
         fault = host.fault
-        return Fast({"status": fault or "ready"}, status_code=200 if fault is None else 503)
+        return Fast({"status": hide_servers(fault or "ready")}, status_code=200 if fault is None else 503)
 
     @api.get("/metrics", tags=["probes"], response_class=PlainTextResponse)
     async def metrics_text(_: Reader, request: Request) -> PlainTextResponse:
@@ -125,7 +126,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
         return PlainTextResponse(request.app.state.metrics.write())
 
     direct = {response_routes.router.prefix: partial(response_routes.answer_directly, api, host)}
-    app: Any = EncodedSlashes(Gateway(api, host, _answer_any, direct))
+    app: Any = EncodedSlashes(Gateway(Compressed(api), host, _answer_any, direct))
     if table.allow_origins:
         anything = ["*"]
         app = CORSMiddleware(app, table.allow_origins, anything, anything, expose_headers=anything)
@@ -169,12 +170,17 @@ _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
 
 def _answer_error(_: Request | None, error: Exception) -> JSONResponse:
     status, code = next((status, code) for kind, status, code in _ERRORS if isinstance(error, kind))
-    return Fast(error_body(str(error), code, kind_of(status)), status_code=status)
+    message = str(error)
+    if status >= 500:
+        logging.getLogger("treadle.server").warning("a request was answered with %d: %s", status, message)
+        message = hide_servers(message)
+    return Fast(error_body(status, message, code), status_code=status)
 
 
 def _answer_refusal(_: Request | None, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestRefused)
-    return Fast(error_body(error.detail, error.code), status_code=error.status_code, headers=error.headers)
+    body = error_body(error.status_code, error.detail, error.code)
+    return Fast(body, status_code=error.status_code, headers=error.headers)
 
 
 def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
@@ -192,7 +198,7 @@ def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
         where, message = problem.key or None, str(problem)
         if first["type"] == "missing" and first["loc"][-1:] == problem.path[-1:]:
             message = f"{where} is missing"
-    return Fast(error_body(message, "invalid_request", param=where), status_code=400)
+    return Fast(error_body(400, message, "invalid_request", where), status_code=400)
 
 
 def _explain_faults(request: Request, error: Any, place: Any) -> Problem:
@@ -210,13 +216,13 @@ def _explain_faults(request: Request, error: Any, place: Any) -> Problem:
 
 def _answer_no_text(_: Request, error: Exception) -> JSONResponse:
     message = "the request has half of a surrogate pair, which is no character"
-    return Fast(error_body(message, "invalid_request"), status_code=400)
+    return Fast(error_body(400, message, "invalid_request"), status_code=400)
 
 
 def _answer_defect(request: Request | None, error: Exception) -> JSONResponse:
     what = "a request to the gateway" if request is None else f"{request.method} {request.url.path}"
     logging.getLogger("treadle.server").error("%s failed", what, exc_info=error)
-    return Fast(error_body("the server has failed; its log says why", "server_error", "server_error"), 500)
+    return Fast(error_body(500, "the server has failed; its log says why", "server_error"), 500)
 
 
 def _answer_http(request: Request, error: Exception) -> JSONResponse:
@@ -227,4 +233,6 @@ def _answer_http(request: Request, error: Exception) -> JSONResponse:
         message = f"there is nothing at {request.url.path!r:.100}; /openapi.json lists all paths"
     elif error.status_code == 405:
         message = f"{request.url.path!r:.100} takes no {request.method}; /openapi.json lists all paths"
-    return Fast(error_body(message, code), status_code=error.status_code, headers=error.headers)
+    return Fast(
+        error_body(error.status_code, message, code), status_code=error.status_code, headers=error.headers
+    )

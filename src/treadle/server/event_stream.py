@@ -10,6 +10,7 @@ from starlette.responses import StreamingResponse
 
 from treadle.core.errors import RunNotFoundError
 from treadle.core.types import Json
+from treadle.journal.hub import SENT_BYTES
 from treadle.server.admission.access import LeavingWatch, Receive, Scope, Send
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class EventStream(StreamingResponse):
     """A stream of server-sent events, with a comment whenever nothing came for a while.
 
     It is sent in the task of its request: what comes together is one write, and no task waits for each event.
+    A line is sent in pieces that are small enough for a client that does not read them.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class EventStream(StreamingResponse):
 
     async def _write(self, line: bytes) -> None:
         self._is_sending = True
-        await self._send({"type": "http.response.body", "body": line, "more_body": True})
+        for at in range(0, len(line), SENT_BYTES):  # what a client does not read stays in the server
+            piece = line[at : at + SENT_BYTES]
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         self._is_sending, self._sent_at = False, self._loop.time()
 
     def _beat(self) -> None:

@@ -10,6 +10,8 @@ from treadle.export.groups import GroupBy
 from treadle.export.run_exporter import RunExporter, TokenOptions, check_format
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.journal.protocol import Journal
+from treadle.server.admission.access import ApiCaller
+from treadle.server.shown_runs import journal_of
 from treadle.trajectory.tokens.masks import check_mask_names
 
 
@@ -20,14 +22,18 @@ class ExportForm(Struct, frozen=True):
     options: TokenOptions
     media_type = "application/x-ndjson"
 
-    def write(self, journal: Journal, run_ids: list[str]) -> tuple[bytes, list[str]]:
-        """Return the lines of the runs, and why runs or groups were left out. Blocks."""
+    def write(self, journal: Journal, run_ids: list[str], caller: ApiCaller) -> tuple[bytes, list[str]]:
+        """Return the lines of the runs as a client sees them, and why runs or groups were left out. Blocks."""
         lines: list[bytes] = []
         left_out: list[str] = []
+        is_tokens = self.format in TOKEN_FORMATS
         exporter = RunExporter(
-            journal, self.format, lambda run_id, why: left_out.append(why), lambda run_id: nullcontext()
+            journal if is_tokens else journal_of(journal, caller),
+            self.format,
+            lambda run_id, why: left_out.append(why),
+            lambda run_id: nullcontext(),
         )
-        if self.format in TOKEN_FORMATS:
+        if is_tokens:
             exporter.write_tokens(run_ids, None, self.options, lines.extend)
         else:
             lines.extend(exporter.lines(run_ids, lambda run_id: None))

@@ -126,7 +126,7 @@ def _make_protocol(request_seconds: float) -> Any:
             if self.has_head and not (self.is_whole or self.cycle.response_started):
                 told = "the request did not come in time"
                 is_other = is_of_anthropic(self.scope["path"])
-                body = write_error(408, told) if is_other else error_body(told, "request_timeout")
+                body = write_error(408, told) if is_other else error_body(408, told, "request_timeout")
                 raw = msgspec.json.encode(body)
                 self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (_LATE, len(raw), raw))
             self.transport.close()

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, JournalError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import (
     ComparedDatasets,
@@ -101,17 +101,33 @@ class EvaluationPage(Struct, frozen=True):
 
 
 def make_evaluation_page(paths: Sequence[Path], *, journal: str | None = None) -> EvaluationPage:
-    """Return what a page in one file shows of one evaluation or two. It has the runs of the first one: failures of
-    each kind first, as many as fit. Raises: `ConfigError`; `JournalError`."""
+    """Return what a page in one file shows of one evaluation or two. It has their runs: failures of each kind
+    first, as many as fit. `journal` is that of the first one; the second has no runs if its journal is not there.
+
+    Raises: `ConfigError`; `JournalError`.
+    """
     stored = [read_evaluation(path) for path in paths]
     view = make_evaluation_view(*map(make_results, paths, stored))
-    address = EvaluationFolder(paths[0]).find_journal(stored[0], journal)
     answers: dict[str, object] = {}
-    with open_journal(address, must_exist=True) as opened:
-        ids = choose_runs(view.evaluations[0], _RUNS)
-        infos = opened.runs(RunFilter(run_ids=ids)) if ids else []
-        answers = embed_runs(opened, sorted(infos, key=lambda info: ids.index(info.run_id)))
-    return EvaluationPage(view, answers)
+    listed: list[Any] = []
+    has_runs: list[bool] = []
+    for number, (path, kept, results) in enumerate(zip(paths, stored, view.evaluations, strict=True)):
+        found: Any = None
+        try:
+            address = EvaluationFolder(path).find_journal(kept, None if number else journal)
+            with open_journal(address, must_exist=True) as opened:
+                ids = choose_runs(results, _RUNS // len(paths))
+                infos = opened.runs(RunFilter(run_ids=ids)) if ids else []
+                found = embed_runs(opened, sorted(infos, key=lambda info: ids.index(info.run_id)))
+        except (ConfigError, JournalError):
+            if not number:
+                raise
+        has_runs.append(found is not None)
+        if found is not None:
+            listed += found["/v1/runs"]["data"]
+            answers |= found
+    answers["/v1/runs"] = {"object": "list", "data": listed, "has_more": False}
+    return EvaluationPage(replace(view, has_runs=tuple(has_runs)), answers)
 
 
 def make_rollouts_page(

@@ -98,7 +98,7 @@ def _start_of(journal: Journal, info: RunInfo) -> e.RunStarted:
 
 
 def list_owners(journal: Journal) -> dict[str, Json]:
-    """Return the personas and users that have memories. Raises: `ConfigError` if the store keeps none."""
+    """Return the personas and users that have memories. Raises: `JournalError`."""
     owners = open_memory(journal).store.owners()
     data = [{"persona": persona, "user": user} for persona, user in owners if persona != LIBRARY]
     return {"object": "list", "data": data}

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import ComparedRows, DatasetView, FoundRows, RowIndex, compare_rows
@@ -123,7 +125,10 @@ class ViewedData:
         """Return the evaluation, or the two that are compared."""
         if self._kind is not DataKind.EVALUATION:
             raise ConfigError("there is no evaluation; `treadle view FOLDER` shows one")
-        return make_evaluation_view(*map(read_results, self._paths))
+        view = make_evaluation_view(*map(read_results, self._paths))
+        # The server has one journal, which evaluations may share.
+        journals = [str(EvaluationFolder(path).find_journal(read_evaluation(path))) for path in self._paths]
+        return replace(view, has_runs=tuple([name == journals[0] for name in journals]))
 
     def topics(self) -> TopicsView:
         if self._kind is not DataKind.TOPICS:

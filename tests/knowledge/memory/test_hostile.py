@@ -15,6 +15,7 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.journal import open_journal
 from treadle.journal.check import Check
 from treadle.journal.protocol import APPLICATION_ID
+from treadle.journal.resources import ResourceFilter
 from treadle.knowledge.memory import Author, Draft, Store, open_memory
 from treadle.knowledge.memory.memory_tables import Database
 
@@ -114,9 +115,15 @@ with open_journal(path) as journal:
 """
 
 
-def test_two_processes_write_at_once(tmp_path: Path) -> None:
+@pytest.fixture(params=["file", "postgres"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The place of a journal that several processes can have open."""
+    is_file = request.param == "file"
+    return str(tmp_path / "runs.db" if is_file else request.getfixturevalue("postgres_url"))
+
+
+def test_two_processes_write_at_once(path: str) -> None:
     """Ids that are counted from what is there collide between writers, as in the reference system."""
-    path = str(tmp_path / "runs.db")
     writers = [
         FORKS.start("-c", WRITE, path, name, "40", stdout=subprocess.PIPE) for name in ("ann", "bob", "cy")
     ]
@@ -126,8 +133,7 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
     assert len({entry.entry_id for entry in entries}) == len({entry.text for entry in entries}) == 120
 
 
-def test_a_killed_writer_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    path = str(tmp_path / "runs.db")
+def test_a_killed_writer_loses_nothing_and_doubles_nothing(path: str) -> None:
     done = 0
     for attempt in range(12 if IS_FULL else 3):
         writer = FORKS.start("-c", WRITE, path, "ann", "10000", stdout=subprocess.PIPE)
@@ -232,3 +238,23 @@ def test_a_namespace_needs_names(name: str) -> None:
     for names in ((name, "kim"), ("ada", name)):
         with pytest.raises(ConfigError, match="of a memory is"):
             open_memory(journal, *names)
+
+
+def test_what_is_forgotten_is_in_no_part_and_others_see_it_at_once(postgres_url: str) -> None:
+    with open_journal(postgres_url) as one, open_journal(postgres_url) as two:
+        here, there = open_memory(one, "ada", "kim").store, open_memory(two, "ada", "kim").store
+        texts = [f"zebra{number} crossed road {number}" for number in range(2000)]
+        pieces = [Draft(store=Store.DOCUMENTS, text=text, author=Author.FILE) for text in texts]
+        assert here.replace_document("book", "1", pieces, 1e9)
+        assert [hit.entry.entry_id for hit in there.search("zebra17", 1e9)] == ["documents-18"]
+        parts = ResourceFilter(kind="memory_part", parent=None)
+        before = {part.resource_id for part in one.resources.page(parts, 0.0)}
+        there.write(Draft(store=Store.SELF_FACTS, text="Kim counts zebras."), 1e9)
+        after = {part.resource_id for part in one.resources.page(parts, 0.0)}
+        assert len(before) > 4
+        assert len(before & after) > len(before) // 2  # a write stores what it has changed
+        assert here.forget("documents-18", Author.USER, 1e9)
+        assert there.get("documents-18") is None
+        assert there.owners() == [("ada", "kim")]
+        kept = b"".join([one.resources.content(part) or b"" for part in one.resources.page(parts, 0.0)])
+        assert (b"zebra16 " in kept, b"zebra17 " in kept) == (True, False)

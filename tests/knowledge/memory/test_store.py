@@ -13,9 +13,17 @@ from treadle.knowledge.memory.forgetting import FADING_SECONDS, FLOOR, decay, st
 NOW = 1_800_000_000.0
 
 
-@pytest.fixture(params=["file", "memory"])
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
-    with open_journal("memory:" if request.param == "memory" else tmp_path / "runs.db") as journal:
+@pytest.fixture(params=["file", "memory", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The place of a journal."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return "memory:" if request.param == "memory" else str(tmp_path / "runs.db")
+
+
+@pytest.fixture
+def memory(place: str) -> Iterator[Memory]:
+    with open_journal(place) as journal:
         yield open_memory(journal, "ada", "kim")
 
 

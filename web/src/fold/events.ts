@@ -102,6 +102,7 @@ export interface RunEvent {
   stop_reason?: string;
   output?: unknown;
   reason?: string;
+  inbox?: number | null;
   remark?: string;
   labels?: Record<string, string | null>;
   by?: string;

@@ -473,9 +473,10 @@ export class RunFold {
 
   private pauseRun(event: RunEvent): void {
     this.state = "paused";
-    this.pausedFor = event.reason ?? "";
+    // A pause that nobody has asked for is that of a process which has stopped.
+    this.pausedFor = event.reason === "cancelled" && event.inbox == null ? "interrupted" : event.reason ?? "";
     const isClosed = event.reason === "closed";
-    this.pause = this.note(event, isClosed ? "Left open" : `Paused: ${event.reason ?? ""}`, event.remark ?? "", isClosed ? "" : "warn");
+    this.pause = this.note(event, isClosed ? "Left open" : `Paused: ${this.pausedFor}`, event.remark ?? "", isClosed ? "" : "warn");
     if (isClosed) return;
     this.pause.spans = [{ phase: "wait", from: event.at, to: null }];
     this.pause.end = null;

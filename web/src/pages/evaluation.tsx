@@ -53,7 +53,7 @@ function EvaluationPage(): ReactNode {
   const hasNames = new Set(view.evaluations.map((item) => item.name)).size === view.evaluations.length;
   const nameOf = (item: Evaluation): string => (hasNames ? item.name : item.path);
   const isPaired = (column: GridColumn): boolean => view.pairs.some((pair) => pair.one === column.name || pair.other === column.name);
-  const both = view.evaluations.flatMap((item, index) => columnsOf(item, index === 0, `${nameOf(item)}: `)).filter(isPaired);
+  const both = view.evaluations.flatMap((item, index) => columnsOf(item, view.has_runs[index] ?? false, `${nameOf(item)}: `)).filter(isPaired);
   return (
     <main className="page">
       <div className="bar">
@@ -68,7 +68,7 @@ function EvaluationPage(): ReactNode {
             {view.pairs[0] && <TaskGrid id="both" title="Tasks of both" columns={both} pairs={view.pairs} first={orderOf(view.pairs[0])} />}
           </Section>
         )}
-        {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={index === 0} prefix={isCompared ? `${nameOf(item)}: ` : ""} />)}
+        {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={view.has_runs[index] ?? false} prefix={isCompared ? `${nameOf(item)}: ` : ""} />)}
       </div>
     </main>
   );

@@ -6,7 +6,7 @@ import type { RunInfo } from "../types";
 import { Chip, type Tone } from "./basics";
 import { number } from "./charts";
 
-const WAITS: Record<string, string> = { question: "asks", approval: "approval", result: "waits for results", cancelled: "cancelled", set_aside: "set aside" };
+const WAITS: Record<string, string> = { question: "asks", approval: "approval", result: "waits for results", cancelled: "cancelled", interrupted: "interrupted", set_aside: "set aside" };
 
 export function describeRun(run: Pick<RunInfo, "status" | "stop_reason" | "is_driven" | "is_turn_open" | "is_session" | "error">): [string, Tone, boolean] {
   if (run.status === "damaged") return ["damaged", "bad", false];

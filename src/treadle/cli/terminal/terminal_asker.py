@@ -14,6 +14,7 @@ from treadle.cli.terminal.output import clean, is_live, shorten, stderr
 from treadle.cli.terminal.view import View
 from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.texts.documents import decode_or
+from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Effect, Json, ToolCall
 from treadle.tools.protocol import ApprovalRequest, Decision
 from treadle.tools.schema.answer_schema import find_output_fault

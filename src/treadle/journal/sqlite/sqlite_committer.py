@@ -250,6 +250,8 @@ _LOOP_BYTES = 512 * 1024
 """A commit of more bytes than this is left to the thread."""
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
 """At this size the thread copies the log into the file, so that a page that often changed is copied once."""
+_RETRY_BYTES = 1024 * 1024
+"""After so many bytes the log is copied again, if it could not be copied whole or did not begin again."""
 _PAGE_BYTES = 4096
 _VACUUM_BYTES = 32 * 1024 * 1024
 """A file of more bytes than this is rewritten only by `slim`."""
@@ -288,6 +290,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
         # SQLite must neither wait for a lock (`_begin` does) nor make a checkpoint within a commit.
         db.execute("PRAGMA busy_timeout=0")
         db.execute("PRAGMA wal_autocheckpoint=0")
+        # A log that has grown because of a reader is cut when it begins again.
+        db.execute(f"PRAGMA journal_size_limit={_CHECKPOINT_BYTES}")
         self._is_patient = read_meta(db)[1] == "power"
         """True at level `power`, at which a commit waits for the disk."""
         self._beat_at = 0.0
@@ -368,10 +372,14 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._look_for_listeners()
 
     def _checkpoint(self) -> None:
-        """Copy the log into the file, so that the next commit starts the log again."""
-        # If it fails, the log grows until the next checkpoint.
+        """Copy the log into the file, so that the next commit starts the log again.
+
+        It cannot while somebody reads what was stored before. Then it is tried again soon.
+        """
         with contextlib.suppress(Exception):
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            _, pages, copied = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if copied < pages or pages * _PAGE_BYTES > 2 * _CHECKPOINT_BYTES:
+                self._log_bytes = _CHECKPOINT_BYTES - _RETRY_BYTES
             # The first commit after a restart of the log waits for the disk, so it is made now.
             self._commit_heartbeat()
 

@@ -120,13 +120,8 @@ class MemoryStore:
         return [read_entry(row) for row in rows]
 
     def owners(self) -> list[tuple[str, str]]:
-        """Return all personas and users that have memories in the database, in the order in which they began."""
-        with self._database.reading() as db:
-            return db.execute(
-                "SELECT persona, user FROM memory_spaces AS space WHERE EXISTS (SELECT 1 FROM memory_entries "
-                "WHERE id BETWEEN space.id << ? AND (space.id + 1 << ?) - 1) ORDER BY id",
-                (SPACE_BITS, SPACE_BITS),
-            ).fetchall()
+        """Return all personas and users that have memories in the journal, in the order in which they began."""
+        return self._database.owners()
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
         """Return all versions of an entry, the first one first; none if there is no such entry."""

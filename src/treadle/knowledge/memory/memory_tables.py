@@ -82,6 +82,15 @@ class Database:
             finally:
                 db.execute("ROLLBACK")
 
+    def owners(self) -> list[tuple[str, str]]:
+        """See `MemoryStore.owners`."""
+        with self.reading() as db:
+            return db.execute(
+                "SELECT persona, user FROM memory_spaces AS space WHERE EXISTS (SELECT 1 FROM memory_entries "
+                "WHERE id BETWEEN space.id << ? AND (space.id + 1 << ?) - 1) ORDER BY id",
+                (SPACE_BITS, SPACE_BITS),
+            ).fetchall()
+
     def purge(self) -> None:
         """Overwrite what was deleted: in the full-text index, and in the file's log once nobody reads it."""
         with self._write_lock, self._explained():

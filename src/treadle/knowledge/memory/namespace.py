@@ -27,6 +27,7 @@ from treadle.knowledge.memory.protocol import (
     Vector,
     Written,
 )
+from treadle.knowledge.memory.shared_tables import SharedDatabase
 from treadle.knowledge.memory.vectors import normalize
 from treadle.models.config.recipe import Config, load_config
 from treadle.models.wire.endpoint import is_success, join_url
@@ -267,19 +268,22 @@ def open_memory(
 ) -> Memory:
     """Open the memory of a persona about a user, in the database of a journal. It is closed with the journal.
 
-    `embeddings` is a model of embeddings or its name. Raises: `ConfigError` for an empty name, a model that makes
-    no embeddings, and a journal that has no room for memories; `JournalError` if the database fails.
+    `embeddings` is a model of embeddings or its name. Raises: `ConfigError` for an empty name and a model that
+    makes no embeddings; `JournalError` if the database fails.
     """
     for what, name in (("persona", persona), ("user", user)):
         if not name.strip() or not name.isprintable():
             raise ConfigError(f"the {what} of a memory is {name!r}; give a name")
-    if not isinstance(journal, SqliteJournal | MemoryJournal):
-        raise ConfigError(
-            "memories need a journal in an SQLite file or in memory; use one, or memory=False (--no-memory)"
-        )
     embedder = make_embedder(embeddings) if isinstance(embeddings, str) else embeddings
-    database = journal.attach(Database, Database)
-    return Memory(MemoryStore(database, persona, user), embedder, clock)
+    return Memory(_open_store(journal, persona, user), embedder, clock)
+
+
+def _open_store(journal: Journal, persona: str, user: str) -> MemoryStore:
+    if isinstance(journal, SqliteJournal | MemoryJournal):
+        database = journal.attach(Database, Database)
+    else:
+        database = SharedDatabase.of(journal.resources, persona, user)
+    return MemoryStore(database, persona, user)
 
 
 def forget_runs(journal: Journal, run_ids: Collection[str], at: float) -> int:
@@ -287,11 +291,8 @@ def forget_runs(journal: Journal, run_ids: Collection[str], at: float) -> int:
 
     An episode stays if other runs have told the same, as do facts that were remembered on purpose.
     """
-    if not isinstance(journal, SqliteJournal | MemoryJournal):
-        return 0
-    database = journal.attach(Database, Database)
-    owners = MemoryStore(database, "", "").owners()
-    return sum([MemoryStore(database, *names).forget_runs(run_ids, at) for names in owners])
+    owners = _open_store(journal, "", "").owners()
+    return sum([_open_store(journal, *names).forget_runs(run_ids, at) for names in owners])
 
 
 def _cut(text: str, chars: int) -> str:

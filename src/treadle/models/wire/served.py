@@ -18,6 +18,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Artifact, Json, Message, Role
+from treadle.models.wire.fitting import without_bounds
 
 Settings: TypeAlias = dict[str, Json]
 NONE, AUTO, REQUIRED = "none", "auto", "required"
@@ -50,6 +51,8 @@ class ServedRequest(Struct, kw_only=True):
     """Whether an answer may have several calls; `None`: as the model's server likes."""
     form: dict[str, Json] | None = None
     """The form that the answer must have, as `response_format` of chat completions; `None`: any text."""
+    form_field: str = "response_format"
+    """The field of `extra` that says only this form."""
     settings: Settings = field(default_factory=dict)
     """Fields of `Settings` that the client has set."""
     extra: Settings = field(default_factory=dict)
@@ -76,18 +79,22 @@ class ServedRequest(Struct, kw_only=True):
 
         Raises: `ConfigError` that names a field which such a model cannot be sent.
         """
-        extra = {name: it for name, it in self.extra.items() if not (is_agent and name == "response_format")}
+        extra = {name: it for name, it in self.extra.items() if not (is_agent and name == self.form_field)}
         if dialect not in (self.dialect, None):
             for name in extra:
-                if name not in _HARMLESS and name != "response_format":
+                if name not in _HARMLESS and name != self.form_field:
                     raise ConfigError(
                         f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
                     )
             extra = {}
             if self.form is not None and not is_agent:
-                raise ConfigError(
-                    f"the form of the answer cannot be demanded of {self.model!r}, whose server speaks {dialect}"
-                )
+                demanded = _demand(str(dialect), self.form)
+                if demanded is None:
+                    raise ConfigError(
+                        f"this {self.form_field} cannot be sent to {self.model!r}, whose server speaks {dialect}: "
+                        "leave it out"
+                    )
+                extra = demanded
         if (self.tools or is_agent) and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
@@ -123,6 +130,33 @@ def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | N
     is_kind = choice in (AUTO, REQUIRED, NONE)
     fields = {"tool_choice": choice if is_kind else {"type": "function", **function}}
     return fields if is_parallel is None else {**fields, "parallel_tool_calls": is_parallel}
+
+
+def _demand(dialect: str, form: dict[str, Json]) -> Settings | None:
+    """Return the fields that demand a form of an answer; `None` if a dialect has none. Raises: `ConfigError`."""
+    schema, named = read_form(form), form.get("json_schema")
+    if schema is None or dialect == "openai_chat":
+        return {} if schema is None else {"response_format": form}
+    if not isinstance(named, dict):
+        # Any object is demanded, which has no schema.
+        generation: Settings = {"responseMimeType": "application/json"}
+        objects: dict[str, Settings] = {
+            "openai_responses": {"text": {"format": {"type": "json_object"}}},
+            "gemini": {"generationConfig": generation},
+            "ollama": {"format": "json"},
+        }
+        return objects.get(dialect)
+    told = {name: named[name] for name in ("description", "strict") if named.get(name) is not None}
+    flat = {"type": "json_schema", "name": named.get("name") or "answer", "schema": schema, **told}
+    schemas: dict[str, Settings] = {
+        "openai_responses": {"text": {"format": flat}},
+        "anthropic": {"output_config": {"format": {"type": "json_schema", "schema": without_bounds(schema)}}},
+        "gemini": {
+            "generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": schema}
+        },
+        "ollama": {"format": schema},
+    }
+    return schemas.get(dialect)
 
 
 def read_form(form: Json) -> dict[str, Json] | None:

@@ -447,7 +447,7 @@ class LimitModel(Wrapper):
         """Report that the request waits because the server asked for it. Too long a wait fails in `admit`."""
         is_late = watch.left_seconds is not None and held_seconds > watch.left_seconds
         if watch.on_failure is not None and not is_late:
-            watch.on_failure(self.limiter.explain_wait(held_seconds), 1, held_seconds)
+            watch.on_failure(self.limiter.explain_wait(held_seconds), 0, held_seconds)
 
 
 def _count(request: Request) -> int:

@@ -29,8 +29,12 @@ _HEADERS = frozenset(
     b"access-control-request-method authorization content-length host origin transfer-encoding x-api-key".split()
 )
 """The headers that decide whether a request is let in."""
-_ORIGIN = re.compile(r"\bhttps?://[^\s/'\",;()]++(?!/)")
-"""An address without a path."""
+_ADDRESS = re.compile(r"\b(https?://[^\s/'\",;()]++)(/[^\s'\",;()]*+)?")
+_NAME = re.compile(r"https?://(?:[\w-]++\.)++[a-zA-Z]{2,}+")
+"""The origin of a public page."""
+_OF_API = re.compile(r"/(?:v\d|api\b|openai\b)|[^?]*+\?")
+_MODEL = re.compile(r"\bmodel '([^']++)'")
+_FILE = re.compile(r"(?<![\w./:~-])/(?!v\d)[\w.@+~-]++(?:/[\w.@+~-]++)++")
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
@@ -275,28 +279,33 @@ def is_of_anthropic(path: str) -> bool:
     return path.startswith("/v1/messages")
 
 
-def error_body(
-    message: str, code: str | None, kind: str = "invalid_request_error", param: str | None = None
-) -> Json:
+def error_body(status: int, message: str, code: str | None, param: str | None = None) -> Json:
     """Return the body of an error, in the form of OpenAI's API."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def hide_servers(text: str) -> str:
-    """Return the text of an error without the addresses of servers, which only the operator may know.
+def hide_servers(text: str, *, hides_models: bool = True) -> str:
+    """Return the text of an error without what only the operator may know: the addresses and files of servers, and,
+    if it `hides_models`, the names that models have there.
 
-    An origin that stands alone is the address of a server; a link, such as one to documentation, has a path.
+    An origin that stands alone is the address of a server. A link, such as one to documentation, has a path, and
+    neither a port, a user or a query, nor the path of an API.
     """
-    for origin in set(_ORIGIN.findall(text)):
-        # Another address may begin with this one.
-        own = rf"{re.escape(origin.rstrip('.:'))}(?![.:-]*\w)"
-        text = re.sub(rf"{own}(/[^\s'\",;()]*)?", "the server", text)
-    return text
+    alone = {found[1].rstrip(".:") for found in _ADDRESS.finditer(text) if found[2] is None}
 
+    def hide(found: re.Match[str]) -> str:
+        origin, path = found[1].rstrip(".:"), found[2]
+        if path is None:
+            return f"the server{found[1][len(origin) :]}"
+        is_link = origin not in alone and _NAME.fullmatch(origin) and not _OF_API.match(path)
+        return found[0] if is_link else "the server"
 
-def kind_of(status: int) -> str:
-    """Return the type of errors with this status."""
-    return "server_error" if status >= 500 else "invalid_request_error"
+    text = _ADDRESS.sub(hide, text)
+    for name in set(_MODEL.findall(text)) if hides_models else ():
+        own = rf"model '{re.escape(name)}'|(?<![\w-]){re.escape(name)}(?![\w-])"
+        text = re.sub(own, "the model", text)
+    return _FILE.sub("a file of the server", text)
 
 
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
@@ -308,5 +317,5 @@ async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, 
 
 
 async def refuse(send: Send, refused: RequestRefused) -> None:
-    body = error_body(refused.detail, refused.code)
+    body = error_body(refused.status_code, refused.detail, refused.code)
     await send_whole(send, refused.status_code, body, {"connection": "close", **(refused.headers or {})})

@@ -30,6 +30,7 @@ from treadle.server.admission.access import (
     RequestRefused,
     Scope,
     Send,
+    hide_servers,
     read_body,
     refuse,
 )
@@ -70,6 +71,8 @@ class KeyedRequest:
         self.kept = kept
         self.has_failed = False
         """True if the answer says that the request failed, whatever its status is."""
+        self.is_answered = False
+        """True if the answer is kept whatever its status is, because the turn of the request was driven."""
         self._lock = asyncio.Lock()
 
     async def note(self, place: str) -> None:
@@ -171,7 +174,7 @@ class Idempotency:
         except RequestRefused as refused:
             await refuse(send, refused)
         except JournalError as error:
-            await refuse(send, RequestRefused(503, str(error), "journal_error"))
+            await refuse(send, RequestRefused(503, hide_servers(str(error)), "journal_error"))
 
     async def _answer(self, scope: Scope, key: str, body: bytes, send: Send) -> None:
         if not (key.isascii() and key.isprintable() and 0 < len(key) <= _MAX_KEY_CHARS):
@@ -274,8 +277,8 @@ class Idempotency:
             await self._app(scope, receive, answer.send)
             beating.cancel()
             await asyncio.wait([beating])
-            is_good = 200 <= answer.status < 400 and not (keyed.has_failed or self._host.is_closing)
-            if is_good:
+            is_good = 200 <= answer.status < 400 and not keyed.has_failed
+            if (is_good or keyed.is_answered) and not self._host.is_closing:
                 keyed.kept.status = answer.status
                 keyed.kept.headers = [
                     (name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers
@@ -285,7 +288,7 @@ class Idempotency:
                 await self._forget(keyed)
         except Exception as error:
             if not answer.status:
-                await refuse(answer.send, RequestRefused(503, str(error), "journal_error"))
+                await refuse(answer.send, RequestRefused(503, hide_servers(str(error)), "journal_error"))
         finally:
             beating.cancel()
             answer.is_over = True

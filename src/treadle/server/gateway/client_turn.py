@@ -26,7 +26,6 @@ from treadle.core.types import (
     Json,
     Message,
     Role,
-    StopReason,
     ToolCall,
     ToolErrorKind,
     ToolResult,
@@ -44,11 +43,12 @@ from treadle.runs.options import Given, check_history
 from treadle.runs.recording import read_given, take_in_rest
 from treadle.runs.resume import go_on
 from treadle.runs.run import Run
-from treadle.server.admission.access import ApiCaller, RequestRefused, hide_servers
+from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.admission.idempotency import KeyedRequest, new_run_id
 from treadle.server.catalog import ClientWish, check_choice
 from treadle.server.gateway.conversations import OPENING, ConversationDigest, Renewal, opening_of
 from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.no_answer import NoAnswerError, explain_ending
 from treadle.server.responses.response_fold import ASK
 from treadle.server.responses.response_ids import run_named_by, wire_call_id
 from treadle.server.responses.response_turn import METADATA
@@ -67,20 +67,6 @@ class RunNaming(Struct, frozen=True):
     """The labels of a new run."""
     keyed: KeyedRequest | None = None
     """The idempotency key of the request."""
-
-
-class AskedModelError(Exception):
-    """Raised if there is no answer, with what the client is told."""
-
-    def __init__(
-        self, message: str, status: int, code: str, after_seconds: float | None = None, attempts: int = 1
-    ) -> None:
-        super().__init__(hide_servers(message))
-        self.status = status
-        self.code = code
-        self.headers = {} if after_seconds is None else {"retry-after": f"{after_seconds:.0f}"}
-        if attempts > 1:  # the SDKs of the APIs would multiply the attempts
-            self.headers["x-should-retry"] = "false"
 
 
 class ClientTurn:
@@ -308,7 +294,7 @@ class ClientTurn:
     async def answer(self) -> Completion:
         """Drive the run until it waits for the client, and return the answer as the client gets it.
 
-        Raises: `ConfigError` and `RequestRefused` if the request cannot be asked, `AskedModelError` if the model
+        Raises: `ConfigError` and `RequestRefused` if the request cannot be asked, `NoAnswerError` if the model
         gave no answer; `JournalError`.
         """
         try:
@@ -324,7 +310,7 @@ class ClientTurn:
         self._host.note_done(self._caller, done, None if done else state.ending)
         self._state = state
         if not done or (self._is_agent and state.ending.error is not None and not state.turn.is_open):
-            raise _explain(state)
+            raise explain_ending(state.ending, hides_models=not self._caller.sees_all)
         completion = self._shown(state, done) if self._is_agent else done[-1]
         self._said = [completion.message]
         return completion
@@ -333,7 +319,8 @@ class ClientTurn:
         """Note which conversation the run now has, so that the next request finds it."""
         if self._state is not None:
             digest, known = self._conversation.add(self._said), self._host.conversations
-            known.note(self._client, digest, self.run_id, self._state, self._renewal)
+            chars = self._conversation.chars
+            known.note(self._client, digest, self.run_id, self._state, self._renewal, chars)
 
     async def _drive(self, driver: Driver) -> tuple[State, Sequence[e.Event]]:
         """Drive the run until it waits for the client, and return its state and its new events."""
@@ -341,7 +328,7 @@ class ClientTurn:
             if self._has_left:
                 # A turn that is left open would be gone on with, as after a crash.
                 await driver.abandon(_LEFT)
-                raise AskedModelError(_LEFT, 499, "client_left")
+                raise NoAnswerError(_LEFT, 499, "client_left")
             await driver.drive()
             state = driver.state
             if state.status is Status.RUNNING and not state.turn.is_open:
@@ -392,7 +379,7 @@ class ClientTurn:
     def _shown(self, state: State, done: list[Completion]) -> Completion:
         """Return what the client of an agent sees: the last text, the calls of its own tools and questions."""
         if waiting_calls(state):
-            raise AskedModelError("the run waits for an approval", 409, "approval_required")
+            raise NoAnswerError("the run waits for an approval", 409, "approval_required")
         calls = [
             replace(item.call, call_id=wire_call_id(self.run_id, item.call.call_id))
             for item in external_calls(state)
@@ -445,26 +432,3 @@ def _to_completed(state: State, call: ToolCall, message: Message) -> e.ToolCompl
         artifacts=message.parts,
     )
     return e.ToolCompleted(step=state.step, result=result)
-
-
-_BUDGETS = (StopReason.MAX_COST, StopReason.MAX_TOKENS, StopReason.MAX_TOOL_CALLS, StopReason.MAX_STEPS)
-
-
-def _explain(state: State) -> AskedModelError:
-    """Return the error for a turn that ended without an answer."""
-    ending = state.ending
-    failure, message = ending.failure, ending.error or f"the run stopped: {ending.stop_reason}"
-    if ending.stop_reason in _BUDGETS:
-        return AskedModelError(message, 429, "budget_exceeded")
-    if ending.stop_reason is StopReason.CONTEXT_OVERFLOW:
-        return AskedModelError(message, 400, "context_length_exceeded")
-    status = None if failure is None else failure.status
-    if status in (401, 403):
-        message = (
-            "the model's server refused the key of this server; its operator finds the reason in the run"
-        )
-    if failure is None or status in (None, 401, 403) or not 400 <= (status or 0) < 600:
-        is_users = failure is not None and failure.error_type in ("ConfigError", "UnsupportedPartError")
-        status = 400 if is_users else 502
-    attempts = (None, 1) if failure is None else (failure.retry_after_seconds, failure.attempt)
-    return AskedModelError(message, status or 502, "provider_error", *attempts)

@@ -27,6 +27,8 @@ _MAX_KNOWN = 10_000
 """How many conversations are known by their digests."""
 _MAX_STATES = 1_000
 """How many states of runs are kept, so that their journals need not be read again."""
+_MAX_STATES_CHARS = 64_000_000
+"""How many characters the conversations of these states have together. A state has each of them several times."""
 _MAX_FOUND = 16
 """How many runs that began like a conversation are looked at."""
 _MAX_ALIKE = 1_000
@@ -45,6 +47,8 @@ class ConversationDigest:
 
     def __init__(self) -> None:
         self._found = hashlib.blake2b(digest_size=16)
+        self.chars = 0
+        """How many characters were said, contents that stand in the messages included."""
         self._last: Role | None = None
 
     def add(self, messages: Iterable[Message]) -> bytes:
@@ -52,6 +56,7 @@ class ConversationDigest:
         found = self._found
         for message in messages:
             role, calls = message.role, message.tool_calls
+            self.chars += len(message.content)
             if role is Role.SYSTEM:
                 continue
             if role is not self._last or role is Role.TOOL:
@@ -59,10 +64,12 @@ class ConversationDigest:
                 self._last = role
             if calls:
                 found.update(_encode([[call.name, _normalize(call)] for call in calls]))
+                self.chars += sum([len(call.arguments) for call in calls])
             else:
                 found.update(b"".join(message.content.encode("utf-8", "surrogatepass").split()))
             for part in message.parts:
                 found.update((part.digest or part.uri or "").encode())
+                self.chars += len(part.data or "")
         return found.digest()
 
 
@@ -93,9 +100,11 @@ class Conversations:
         self._journal = journal
         self._runs: OrderedDict[tuple[str, bytes], list[str]] = OrderedDict()
         """The runs with a conversation, the newest last, by the client and the digest."""
-        self._states: OrderedDict[str, tuple[State, bytes, Renewal | None]] = OrderedDict()
-        """The newest states of runs that nobody drives here, with the digests of their conversations, and how their
-        leases are taken again."""
+        self._states: OrderedDict[str, tuple[State, bytes, Renewal | None, int]] = OrderedDict()
+        """The newest states of runs that nobody drives here, with the digests of their conversations, how their
+        leases are taken again, and how many characters they have."""
+        self._chars = 0
+        """How many characters all of these states have."""
 
     def note(
         self,
@@ -104,10 +113,11 @@ class Conversations:
         run_id: str,
         state: State | None = None,
         renewal: Renewal | None = None,
+        chars: int = 0,
     ) -> None:
         """Note that a run has the conversation with this digest, and is in `state`. See `RunWriter.renewal`.
 
-        `None`: nobody needs the state soon.
+        `chars` is the length of the conversation. A state that is `None` is not needed soon.
         """
         runs = self._runs.setdefault((client, digest), [])
         runs.append(run_id)
@@ -116,9 +126,17 @@ class Conversations:
             self._runs.popitem(last=False)
         if state is None:
             return
-        self._states[run_id] = state, digest, renewal
-        if len(self._states) > _MAX_STATES:
-            self._states.popitem(last=False)
+        self._pop(run_id)
+        self._states[run_id] = state, digest, renewal, chars
+        self._chars += chars
+        while len(self._states) > _MAX_STATES or self._chars > _MAX_STATES_CHARS:
+            self._pop(next(iter(self._states)))
+
+    def _pop(self, run_id: str) -> tuple[State, bytes, Renewal | None, int] | None:
+        """Take a state out; `None` if there is none of this run."""
+        known = self._states.pop(run_id, None)
+        self._chars -= 0 if known is None else known[3]
+        return known
 
     def take(self, client: str, digest: bytes) -> str | None:
         """Return a run with this conversation, which is then no longer known; `None` if there is none."""
@@ -148,10 +166,10 @@ class Conversations:
     def renew(self, run_id: str) -> tuple[State, bytes, RunWriter] | None:
         """Return the state of a run, which is then the caller's, the digest of its conversation and a writer that
         takes the lease with its first events; `None` if the lease has to be acquired."""
-        state, digest, renewal = self._states.get(run_id, (None, b"", None))
+        state, digest, renewal, _ = self._states.get(run_id, (None, b"", None, 0))
         if state is None or renewal is None:
             return None
-        del self._states[run_id]
+        self._pop(run_id)
         return state, digest, renewal()
 
     async def state_of(self, run_id: str, writer: RunWriter | None = None) -> tuple[State, bytes] | None:
@@ -160,7 +178,7 @@ class Conversations:
 
         `writer` is given if the caller has the run's lease.
         """
-        known = self._states.pop(run_id, None)
+        known = self._pop(run_id)
         if known is not None and writer is not None and writer.last_seq == known[0].seq:
             return known[:2]
         try:

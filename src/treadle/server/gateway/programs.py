@@ -441,7 +441,7 @@ def _to_response(error: Exception) -> Response:
     if not isinstance(error, RequestRefused):
         status = 400 if isinstance(error, ConfigError) else 500
         error = RequestRefused(status, str(error), "invalid_request" if status == 400 else "server_error")
-    body = error_body(error.detail, error.code)
+    body = error_body(error.status_code, error.detail, error.code)
     return JSONResponse(body, error.status_code, {"connection": "close", **(error.headers or {})})
 
 

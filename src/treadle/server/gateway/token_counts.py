@@ -11,10 +11,18 @@ from treadle.models.dialects.anthropic.request import AnthropicModel
 from treadle.models.protocol import innermost
 from treadle.models.wire.served import ServedRequest, read_fields
 from treadle.runs.agent_parts import AgentParts
-from treadle.server.admission.access import Receive, Scope, Send, check_scope, read_body, send_whole
+from treadle.server.admission.access import (
+    Receive,
+    Scope,
+    Send,
+    check_scope,
+    hide_servers,
+    read_body,
+    send_whole,
+)
 from treadle.server.catalog import ClientWish
-from treadle.server.gateway.client_turn import AskedModelError
 from treadle.server.gateway.gateway_host import GatewayHost
+from treadle.server.no_answer import NoAnswerError
 
 COUNT_PATH = "/v1/messages/count_tokens"
 ESTIMATED_HEADER = "x-treadle-estimated"
@@ -38,7 +46,9 @@ async def count_tokens(host: GatewayHost, scope: Scope, receive: Receive, send: 
     except ProviderError as error:
         is_clients = error.status is not None and error.status >= 400 and error.status not in (401, 403)
         status = (error.status or 502) if is_clients else 502
-        raise AskedModelError(str(error), status, "provider_error", error.retry_after_seconds) from None
+        raise NoAnswerError(
+            hide_servers(str(error)), status, "provider_error", error.retry_after_seconds
+        ) from None
     await send_whole(send, 200, {"input_tokens": counted}, {})
 
 

@@ -28,15 +28,15 @@ from treadle.server.admission.access import (
     Send,
     check_scope,
     error_body,
+    hide_servers,
     is_of_anthropic,
-    kind_of,
     read_body,
     send_whole,
 )
 from treadle.server.admission.idempotency import KeyedRequest
 from treadle.server.event_stream import EventStream, to_sse, write_named
 from treadle.server.gateway import response_wire
-from treadle.server.gateway.client_turn import AskedModelError, ClientTurn, RunNaming
+from treadle.server.gateway.client_turn import ClientTurn, RunNaming
 from treadle.server.gateway.gateway_host import GatewayHost, result_of
 from treadle.server.gateway.token_counts import COUNT_PATH, count_tokens
 
@@ -86,7 +86,7 @@ WIRES = {
         openai_chat.write_answer,
         openai_chat.ChatStream.of,
         lambda event: to_sse(_encode(event)),
-        lambda status, message, code: error_body(message, code, kind_of(status)),
+        error_body,
         b"data: [DONE]\n\n",
     ),
     "/v1/messages": Wire(
@@ -141,9 +141,6 @@ class Gateway:
         response: Any = None
         try:
             response = await answer(scope, receive, send)
-        except AskedModelError as error:
-            body = error_body(str(error), error.code, kind_of(error.status))
-            await send_whole(send, error.status, body, error.headers)
         except Exception as error:
             response = self._to_response(error)
         if response is not None:
@@ -238,11 +235,9 @@ class _Outlet:
 
 def _explain(error: Exception) -> tuple[int, str, str]:
     """Return the status, the message and the code for an error in the middle of a stream."""
-    if isinstance(error, AskedModelError):
-        return error.status, str(error), error.code
     if isinstance(error, RequestRefused):
         return error.status_code, error.detail, error.code
-    return 500, str(error), "server_error"
+    return 500, hide_servers(str(error)), "server_error"
 
 
 class GatewayErrors:

@@ -70,7 +70,7 @@ def serve_agents(host: RunHost) -> Any:
         except (RequestRefused, TreadleError) as error:
             if keyed is not None:
                 keyed.has_failed = True
-            text = str(error.detail if isinstance(error, RequestRefused) else error)
+            text = error.detail if isinstance(error, RequestRefused) else hide_servers(str(error))
             return ToolResult("", name, text, is_error=True, error_kind=ToolErrorKind.FAILED)
 
     return make_server(specs, call)

@@ -9,6 +9,7 @@ for the client, so that no client answers a call that was refused here.
 from collections.abc import Iterable
 
 from treadle.core import events as e
+from treadle.core.state import Ending
 from treadle.core.turns import find_handlers
 from treadle.core.types import (
     Fault,
@@ -30,7 +31,7 @@ from treadle.models.dialects.openai_responses.response_writer import (
     client_call,
 )
 from treadle.models.dialects.openai_responses.served import write_usage
-from treadle.server.admission.access import hide_servers
+from treadle.server.no_answer import NoAnswerError, explain_ending
 from treadle.server.responses.item_parts import (
     REPEATED,
     Echo,
@@ -58,6 +59,8 @@ _INCOMPLETE = {
     StopReason.MAX_TOKENS: "max_output_tokens",
     StopReason.REFUSED: "content_filter",
 }
+_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+"""The codes of the errors of responses, by the status of the failure."""
 _NOT_GIVEN: dict[str, Json] = dict.fromkeys(REPEATED)
 _OF_CLIENT = ("function_call", "custom_tool_call")
 """The types of the items of calls that the client makes."""
@@ -80,7 +83,10 @@ class ResponseFold(ResponseWriter):
         self.seq = 0
         """The number of the newest event of the response, where it is folded from the journal."""
         self.usage = Usage()
-        self.error: dict[str, Json] | None = None
+        self.failure: NoAnswerError | None = None
+        """The reason why the response has failed; `None` if it has not."""
+        self._failed: e.InferenceFailed | None = None
+        """The newest attempt to ask the model, if it failed."""
         self.incomplete: dict[str, Json] | None = None
         self._calls: dict[str, ResponseItem] = {}
         """The items of calls, by the call's id in the run."""
@@ -206,6 +212,7 @@ class ResponseFold(ResponseWriter):
         return name == self._answer_tool or (name == ASK and name not in self._external)
 
     def on_inference_completed(self, body: e.InferenceCompleted) -> None:
+        self._failed = None
         completion = body.completion
         message = completion.message
         self.usage = self.usage + completion.usage
@@ -238,6 +245,7 @@ class ResponseFold(ResponseWriter):
         self._settle_call(call)
 
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
+        self._failed = body
         if body.usage is not None:
             self.usage = self.usage + body.usage
         for item in self._items:
@@ -300,9 +308,10 @@ class ResponseFold(ResponseWriter):
             self._close_text()
         status = status_after(body)
         if status == "failed":
-            is_too_long = body.stop_reason is StopReason.CONTEXT_OVERFLOW
-            code = "context_length_exceeded" if is_too_long else "server_error"
-            self.error = {"code": code, "message": hide_servers(body.error or body.stop_reason.value)}
+            ending = Ending(body.stop_reason, error=body.error, fault=body.fault, failure=self._failed)
+            self.failure = failure = explain_ending(ending)
+            if body.stop_reason is not StopReason.CONTEXT_OVERFLOW:
+                failure.code = _CODES.get(failure.status_code, "server_error")
         elif status == "incomplete":
             self.incomplete = {"reason": _INCOMPLETE.get(body.stop_reason, body.stop_reason.value)}
         self._end(status)
@@ -314,10 +323,15 @@ class ResponseFold(ResponseWriter):
 
     # What is written.
 
+    @property
+    def output(self) -> list[dict[str, Json]]:
+        """The items of the response, as far as they hold."""
+        return [item.item for item in self._items if not item.is_dropped]
+
     def response(self) -> dict[str, Json]:
         """Return the response as it is now."""
         echo, usage = self.echo, self.usage
-        output = [item.item for item in self._items if not item.is_dropped]
+        failure = self.failure
         return {
             **_NOT_GIVEN,
             **echo.rest,
@@ -326,12 +340,12 @@ class ResponseFold(ResponseWriter):
             "created_at": int(echo.created_at),
             "status": self.status,
             "background": echo.is_background,
-            "error": self.error,
+            "error": failure and {"code": failure.code, "message": failure.detail},
             "incomplete_details": self.incomplete,
             "instructions": echo.instructions,
             "metadata": echo.metadata,
             "model": echo.model,
-            "output": output,
+            "output": self.output,
             "previous_response_id": echo.previous_response_id,
             "conversation": {"id": echo.conversation or conversation_id(self.response_id.run_id)},
             "tools": echo.tools,

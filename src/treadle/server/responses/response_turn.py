@@ -13,6 +13,8 @@ from treadle.core.types import Json
 from treadle.loop.driver import Driver
 from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.gateway.conversations import digest_of
+from treadle.server.gateway.gateway_host import stopping
+from treadle.server.no_answer import NO_RETRY
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId
@@ -130,22 +132,34 @@ class ResponseTurn:
         self._host.conversations.note(client_name(self._caller), said, self.run_id)
 
     async def answer(self) -> dict[str, Json]:
-        """Drive the run until the response is over, and return it. Raises: as `start` and `events` do."""
+        """Drive the run until the response is over, and return it. Then it is in `fold`.
+
+        Raises: as `start` does; `RequestRefused` if the server stops meanwhile.
+        """
+        if self._host.is_closing:
+            raise stopping()
         self._is_answering = True
         try:
             with _one_at_a_time():
                 run = await self._host.do(drive_turn(self._host.journal, self._order, None))
         except RequestRefused:
             if self._host.is_closing:
-                raise JournalError(_PAUSED) from None
+                raise self._paused() from None
             raise
         finally:
             self._is_answering = False
         fold = part_of_run(run.events, self.fold.response_id, self.fold.echo)
         if fold is None or not fold.is_over:
-            raise JournalError(_PAUSED)
+            raise self._paused()
+        self.fold = fold
         self._note_history(run.state)
         return fold.response()
+
+    def _paused(self) -> RequestRefused:
+        """Return the refusal of a request whose run goes on at the next start of the server."""
+        told = f"response {self.fold.response_id} was paused; it goes on when the server starts again"
+        # The same request without an idempotency key would begin another run.
+        return RequestRefused(503, told, "server_stopping", NO_RETRY if self._order.before is None else {})
 
     def drop(self) -> None:
         """Keep no events for `events`, because nobody reads them."""

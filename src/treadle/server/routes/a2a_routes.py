@@ -24,7 +24,7 @@ from treadle.journal.hub import listen
 from treadle.journal.run_info import RunFilter
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.admission.access import ApiCaller, RequestRefused
+from treadle.server.admission.access import ApiCaller, RequestRefused, hide_servers
 from treadle.server.admission.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.event_stream import EventStream, to_sse
@@ -215,13 +215,13 @@ def _result(number: Json, result: Json) -> dict[str, Json]:
 
 def _fail(number: Json, error: Exception) -> Response:
     """Return the answer of JSON-RPC to a request that failed."""
-    code, message, headers = _INTERNAL, str(error), None
+    code, message, headers = _INTERNAL, hide_servers(str(error)), None
     if isinstance(error, RpcError):
-        code = error.code
+        code, message = error.code, str(error)
     elif isinstance(error, RequestRefused):
         code, message, headers = _BAD_PARAMS, error.detail, error.headers
     elif isinstance(error, ConfigError):
-        code = _BAD_PARAMS
+        code, message = _BAD_PARAMS, str(error)
     told = {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
     return Fast(told, headers=headers)
 

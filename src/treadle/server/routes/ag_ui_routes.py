@@ -10,6 +10,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
+from treadle.server.admission.access import hide_servers
 from treadle.server.admission.idempotency import keyed_request
 from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.gateway.wires import RUN_HEADER
@@ -87,4 +88,4 @@ async def _lines(turn: BegunTurn, stream: AgUiStream) -> AsyncIterator[bytes]:
             raise
         yield to_sse(encode(stream.fail("the run was paused; it goes on when the server starts again")))
     except Exception as error:
-        yield to_sse(encode(stream.fail(str(error))))
+        yield to_sse(encode(stream.fail(hide_servers(str(error)))))

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
+from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.server.admission.access import RequestRefused
 from treadle.server.routes.route_context import Checked, Fast, Name, Reader, TheHost, encode
+from treadle.server.shown_runs import journal_of
 from treadle.trajectory.tokens.masks import check_mask_names
 from treadle.viewer.token_views import list_formats, view_export, view_tokens
 from treadle.viewer.viewed_data import ViewedData
@@ -134,7 +136,8 @@ async def get_tokens(run_id: Name, host: TheHost, caller: Reader, mask: str = "a
 async def get_exported(run_id: Name, host: TheHost, caller: Reader, format: str = "openai") -> Response:
     """Return the lines that a format makes of a run, and what they lose."""
     await host.get_info(caller, run_id)
-    return await _answer(view_export, host.journal, run_id, format, host.visible_to(caller))
+    journal = host.journal if format in TOKEN_FORMATS.names() else journal_of(host.journal, caller)
+    return await _answer(view_export, journal, run_id, format, host.visible_to(caller))
 
 
 @router.get("/formats")

@@ -22,12 +22,15 @@ from treadle.server.admission.access import (
     Scope,
     Send,
     check_scope,
+    hide_servers,
     no_such,
     read_body,
 )
 from treadle.server.admission.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
+from treadle.server.gateway.wires import RUN_HEADER
+from treadle.server.no_answer import NO_RETRY
 from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_items import CreateResponse
@@ -46,6 +49,8 @@ from treadle.server.routes.route_context import Fast, Name, Reader, Runner, TheH
 from treadle.server.run_host import AGENT, RunHost
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
+RESPONSE_HEADER = "x-treadle-response"
+"""The header with the id of a response that has failed, so that it can be read and continued."""
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -68,7 +73,7 @@ async def _respond(
 ) -> Response:
     await host.check_room(caller)
     if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
-        return await _answer_again(host, known, body)
+        return await _answer_again(host, known, body, keyed)
     exchange = await plan_response(host, caller, body, new_run_id=new_run_id(keyed))
     place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
@@ -77,7 +82,7 @@ async def _respond(
         with LeavingWatch(scope, lambda: host.start_quietly(exchange.cancel())):
             answer = await exchange.answer()
         await exchange.keep()
-        return Fast(answer)
+        return _write_whole(exchange.fold, keyed, answer)
     await exchange.start()
     keeping = host.start(exchange.keep())
     if body.background:
@@ -121,16 +126,35 @@ async def _find_begun(host: RunHost, caller: ApiCaller, keyed: KeyedRequest) -> 
         return None
 
 
-async def _answer_again(host: RunHost, fold: ResponseFold, body: CreateResponse) -> Response:
-    """Return a response that another process has begun, as its request asked for it."""
+def _write_whole(fold: ResponseFold, keyed: KeyedRequest | None, answer: dict[str, Json]) -> Response:
+    """Return a response that is over. Raises: `NoAnswerError` if it has failed without any output."""
+    failure = fold.failure
+    if failure is None or fold.output:
+        return Fast(answer)
+    if keyed is not None:
+        keyed.is_answered = True
+    # The run has tried again as often as its policy says, and the same request would begin another one.
+    named = {RUN_HEADER: fold.response_id.run_id, RESPONSE_HEADER: str(fold.response_id)}
+    failure.headers = {**(failure.headers or {}), **NO_RETRY, **named}
+    raise failure
+
+
+async def _answer_again(
+    host: RunHost, fold: ResponseFold, body: CreateResponse, keyed: KeyedRequest
+) -> Response:
+    """Return a response that another process has begun, as its request asked for it.
+
+    Raises: as `_write_whole` does.
+    """
     events = follow_response(host, fold.response_id, fold.echo)
     if body.stream:
         return EventStream(write_lines(events))
-    if not body.background:
-        async for event in events:
-            if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
-                return Fast(event["response"])
-    return Fast(fold.response())
+    if body.background:
+        return Fast(fold.response())
+    async for _ in events:
+        pass  # until it is over
+    over = await asyncio.to_thread(_read_part, host, fold.response_id) or fold
+    return _write_whole(over, keyed, over.response())
 
 
 async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -> AsyncIterator[bytes]:
@@ -141,7 +165,12 @@ async def write_lines(events: AsyncIterator[dict[str, Json]], last: Json = -1) -
             last = event["sequence_number"]
     except Exception as error:
         # A client that asks again for what comes after this number misses nothing, and gets nothing twice.
-        told = {"sequence_number": last, "code": "server_error", "message": str(error), "param": None}
+        told = {
+            "sequence_number": last,
+            "code": "server_error",
+            "message": hide_servers(str(error)),
+            "param": None,
+        }
         yield write_named({"type": "error", **told})
     yield _DONE
 

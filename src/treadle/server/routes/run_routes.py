@@ -1,7 +1,7 @@
 """`/v1/runs`: every run of the journal, its events as they happen, and its inbox."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, get_args
 
 import msgspec
@@ -37,6 +37,7 @@ from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records
 from treadle.server.routes.route_context import Checked, Fast, Name, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
+from treadle.server.shown_runs import journal_of, show_info, view_of
 from treadle.server.turn_order import write_needs
 from treadle.viewer.run_view import write_run as write_facts
 
@@ -139,22 +140,22 @@ def _list(host: RunHost, asked: ListedRuns) -> list[RunInfo]:
 
 
 @router.get("")
-async def list_runs(host: TheHost, asked: Listed) -> Response:
+async def list_runs(host: TheHost, caller: Reader, asked: Listed) -> Response:
     """Return runs, the newest or largest first."""
     found = await asyncio.to_thread(_list, host, asked)
-    data = [write_facts(info) for info in found[: asked.limit]]
+    data = [write_facts(show_info(caller, info)) for info in found[: asked.limit]]
     return Fast({"object": "list", "data": data, "has_more": len(found) > asked.limit})
 
 
 @router.get("/export")
 async def export_runs(
-    host: TheHost, asked: Listed, form: Annotated[ExportForm, Depends(read_form)]
+    host: TheHost, caller: Reader, asked: Listed, form: Annotated[ExportForm, Depends(read_form)]
 ) -> Response:
     """Return the rows of the runs that a list with these parameters has. `x-treadle-left-out` says how many of them
     have no row, such as runs that are under way."""
     found = await asyncio.to_thread(_list, host, asked)
     rows, left_out = await asyncio.to_thread(
-        form.write, host.journal, [info.run_id for info in found[: asked.limit]]
+        form.write, host.journal, [info.run_id for info in found[: asked.limit]], caller
     )
     headers = {"x-treadle-left-out": str(len(left_out)), "x-treadle-has-more": str(len(found) > asked.limit)}
     return Response(rows, media_type=form.media_type, headers=headers)
@@ -182,7 +183,7 @@ async def write_run(host: RunHost, caller: ApiCaller, run_id: str) -> dict[str, 
     ending = run.state.ending
     reason = None if run.state.turn.is_open else ending.stop_reason
     told = {"output": ending.output, "turn_stop_reason": reason, "waits_for": write_needs(run)}
-    return {**write_facts(info), **told}
+    return {**write_facts(show_info(caller, info)), **told}
 
 
 @router.get("/{run_id}/export")
@@ -191,7 +192,7 @@ async def export_run(
 ) -> Response:
     """Return a run as a row for training, as a group with tokens, or as lines of a journal."""
     await host.get_info(caller, run_id)
-    rows, left_out = await asyncio.to_thread(form.write, host.journal, [run_id])
+    rows, left_out = await asyncio.to_thread(form.write, host.journal, [run_id], caller)
     if left_out:
         raise RequestRefused(409, left_out[0], "not_exportable")
     return Response(rows, media_type=form.media_type)
@@ -220,38 +221,43 @@ async def get_events(
     of output between them. The id of each event is its number, so a client that connects again with Last-Event-ID
     goes on where it was. The stream ends with the run.
     """
-    await host.get_info(caller, run_id)
+    show = view_of(caller, await host.get_info(caller, run_id))
     if last_event_id is not None:
         if not last_event_id.isdecimal() or len(last_event_id) > len(str(MAX_SEQ)) - 1:
             raise ConfigError(f"Last-Event-ID is {last_event_id!r:.50}; give the number of an event")
         after_seq = int(last_event_id)
     if stream or request.headers.get("accept", "") == "text/event-stream":
         heard = listen_together(host.journal, run_id, after_seq)
-        return EventStream(_write_together(heard), host=host)
-    found = await asyncio.to_thread(host.journal.read, run_id, after_seq)
+        return EventStream(_write_together(heard, caller, show), host=host)
+    found = await asyncio.to_thread(journal_of(host.journal, caller).read, run_id, after_seq)
     lines = [event.to_json() for event in found]
     return Response(b'{"object":"list","data":[' + b",".join(lines) + b"]}", media_type="application/json")
 
 
-async def write_events(items: AsyncIterator[Item]) -> AsyncIterator[bytes]:
-    """Yield events and pieces of output as server-sent events."""
+async def write_events(
+    items: AsyncIterator[Item], show: Callable[[Item], Item] | None
+) -> AsyncIterator[bytes]:
+    """Yield events and pieces of output as server-sent events, as `show` returns them; see `view_of`."""
     async for item in items:
-        yield _to_frame(item)
+        yield _to_frame(item if show is None else show(item))
 
 
-async def _write_together(groups: AsyncIterator[list[Heard]]) -> AsyncIterator[bytes]:
-    """Yield what listeners share as server-sent events, each encoded once for all of them, in pieces that are small
-    enough for a client that does not read them."""
+async def _write_together(
+    groups: AsyncIterator[list[Heard]], caller: ApiCaller, show: Callable[[Item], Item] | None
+) -> AsyncIterator[bytes]:
+    """Yield what listeners share as server-sent events, each encoded once for all who see the same."""
+    viewer = caller.sees_only
     async for group in groups:
         frames, size = list[bytes](), 0
         for heard in group:
-            frame = heard.frame = heard.frame or _to_frame(heard.item)
+            frame = heard.frames.get(viewer)
+            if frame is None:
+                frame = heard.frames[viewer] = _to_frame(heard.item if show is None else show(heard.item))
             frames.append(frame)
             size += len(frame)
             if size >= SENT_BYTES or heard is group[-1]:
-                joined, frames, size = b"".join(frames), [], 0
-                for at in range(0, len(joined), SENT_BYTES):
-                    yield joined[at : at + SENT_BYTES]
+                yield b"".join(frames)
+                frames, size = [], 0
 
 
 def _to_frame(item: Item) -> bytes:

@@ -32,6 +32,7 @@ from treadle.server.responses.response_plan import read_asked
 from treadle.server.routes.route_context import Checked, ClientBody, Fast, Name, Runner, TheHost
 from treadle.server.routes.run_routes import MAX_SEQ, write_events, write_run
 from treadle.server.run_host import BegunTurn, RunHost
+from treadle.server.shown_runs import view_of
 from treadle.server.turn_order import TurnOrder, begin_options, follow_message, seq_before, start_turn
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], dependencies=[Checked])
@@ -125,7 +126,8 @@ async def _answer(
 ) -> Response:
     """Return what the client asked for: the events of the turn, or the run, now or at the end of the turn."""
     if body.stream:
-        return EventStream(write_events(turn.items()), turn.drop)
+        show = view_of(caller, await host.get_info(caller, run_id))
+        return EventStream(write_events(turn.items(), show), turn.drop)
     turn.drop()
     if body.wait:
         await asyncio.wait([turn.task])
@@ -169,7 +171,7 @@ async def begin_turn(
                 sent = replace(sent, is_driven=True)  # a server takes it up
             items = follow_message(host.journal, run_id, info.events, sent)
             if body.stream:
-                return EventStream(write_events(items), host=host)
+                return EventStream(write_events(items, view_of(caller, info_now)), host=host)
             if body.wait:
                 await host.do(_read_all(items))
             return Fast(await write_run(host, caller, run_id), status_code=202)

@@ -12,7 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Artifact, Completion, Json, Message, Role, ToolCall, Usage
 from treadle.models.dialects.anthropic.answer import KEY, opaque_of
-from treadle.models.wire.fitting import kept_in
+from treadle.models.wire.fitting import is_strict, kept_in
 from treadle.models.wire.served import (
     AUTO,
     NONE,
@@ -72,7 +72,20 @@ def read_request(body: bytes) -> ServedRequest:
             asked.extra[name] = value
         else:
             asked.settings[setting] = value
+    _read_form(asked)
     return asked
+
+
+def _read_form(asked: ServedRequest) -> None:
+    """Read the form that the answer must have, unless there is none."""
+    for field in ("output_config", "output_format"):
+        given = asked.extra.get(field)
+        form = given.get("format") if field == "output_config" and isinstance(given, dict) else given
+        if isinstance(form, dict) and form.get("type") == "json_schema":
+            named = {"name": "answer", "schema": form.get("schema"), "strict": is_strict(form.get("schema"))}
+            asked.form = {"type": "json_schema", "json_schema": named}
+            if form is given or given == {"format": form}:
+                asked.form_field = field
 
 
 def _read_choice(choice: Any) -> str:
