@@ -31,7 +31,7 @@ ALL_SETS = "TREADLE_ALL_SETS"
 
 LONG_FILES = (
     "training",  # a group, which imports trainers
-    "tests/viewer/",
+    "tests/viewer/",  # a folder, whose tests share a browser
     "tests/crash/test_kill.py",
     "tests/rollout/test_exactness.py",
     "tests/crash/test_generate.py",
