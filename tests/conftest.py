@@ -31,6 +31,7 @@ ALL_SETS = "TREADLE_ALL_SETS"
 
 LONG_FILES = (
     "training",  # a group, which imports trainers
+    "tests/viewer/",  # a folder, whose tests share a browser
     "tests/crash/test_kill.py",
     "tests/rollout/test_exactness.py",
     "tests/crash/test_generate.py",
@@ -44,9 +45,11 @@ LONG_FILES = (
     "tests/cli/test_interrupt.py",
 )
 """The files whose tests take longest. They are started first, the others by the number of their tests."""
-LONG_FOLDERS = ("tests/crash/", "tests/viewer/", "tests/workers/")
-"""The folders whose tests take ten times as long as others, because they start processes or a browser. Their files
-come next, so that none of them begins when the others are done."""
+LONG_FOLDERS = ("tests/crash/", "tests/workers/")
+"""The folders whose tests take ten times as long as others, because they start processes. Their files come next, so
+that none of them begins when the others are done."""
+WHOLE_FOLDER = "tests/viewer/"
+"""The folder whose tests are all given to one worker: they share a browser and a served journal."""
 
 # The gate uses the same examples each time, so that a failure comes from the change under test; the long form draws
 # new ones. Neither has a deadline, because a busy machine is not a defect.
@@ -220,15 +223,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one more than the number of cores: some tests mostly wait, and each worker collects all tests."""
+    """Return three more than the number of cores: during half of a test's time, all its processes only wait. Each
+    worker collects all tests, which takes 8 seconds of CPU."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + 1
+    return cores + 3
 
 
 class FileScheduling(LoadGroupScheduling):
-    """Gives a worker all tests of a file or of an `xdist_group`, so that what they share is made once."""
+    """Gives a worker all tests of a file, an `xdist_group` or the folder of the viewer, so that what they share is
+    made once."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(WHOLE_FOLDER):
+            return WHOLE_FOLDER
         scope = super()._split_scope(nodeid)
         return nodeid.partition("::")[0] if scope == nodeid else scope
 

@@ -100,11 +100,14 @@ class Chromium:
         )
         scheme = "dark" if is_dark else "light"
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        # A page whose address differs only after the # would not be loaded again.
-        self.send("Page.navigate", url="about:blank")
-        while self._receive().get("method") != "Page.loadEventFired":
-            pass
-        self.send("Page.navigate", url=page.as_uri() if isinstance(page, Path) else page)
+        address = page.as_uri() if isinstance(page, Path) else page
+        if self.evaluate("location.href").partition("#")[0] == address.partition("#")[0]:
+            # A page whose address differs only after the # would not be loaded again.
+            self._load("about:blank")
+        self._load(address)
+
+    def _load(self, address: str) -> None:
+        self.send("Page.navigate", url=address)
         while self._receive().get("method") != "Page.loadEventFired":
             pass
 

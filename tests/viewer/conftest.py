@@ -4,17 +4,17 @@ runs."""
 import asyncio
 import json
 import os
+import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec import Struct
 from tests.browser.chromium import PROGRAM, Chromium
+from tests.forks.process import FORKS
 from tests.viewer import sample_runs
 
-import treadle
 from treadle import open_journal
 from treadle.viewer.bundle import HOW_TO_BUILD, NotBuiltError, read_bundle
 
@@ -100,12 +100,15 @@ def served(bundle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     path, config = folder / "runs.db", folder / "treadle.toml"
     config.write_text(CONFIG)
     runs = {**asyncio.run(_fill(path)), "interrupted": sample_runs.make_interrupted(path)}
-    source = str(Path(treadle.__file__).parents[1])
-    environment = {**os.environ, "TREADLE_CONFIG": str(config), "PYTHONPATH": source}
-    command = [sys.executable, "-m", "treadle", "view", str(path), "--no-open", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=folder)
+    environment = {**os.environ, "TREADLE_CONFIG": str(config)}
+    process = FORKS.start(
+        *("-m", "treadle", "view", str(path), "--no-open", "--json"),
+        stdout=subprocess.PIPE,
+        env=environment,
+        cwd=folder,
+    )
     assert process.stdout is not None
     url = json.loads(process.stdout.readline())["url"]
     yield ServedJournal(path, url, runs)
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     process.wait(30)

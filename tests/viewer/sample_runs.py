@@ -3,10 +3,11 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, Run, ScriptedModel, open_journal, tool
 from treadle.core.errors import ServerError
@@ -167,7 +168,7 @@ def kill_own_process() -> str:
 
 def make_interrupted(path: Path) -> str:
     """Return the id of a run in a journal, whose process was killed during a call."""
-    subprocess.run([sys.executable, "-m", __name__, str(path)], cwd=Path(__file__).parents[2])
+    assert FORKS.run("-m", __name__, str(path), cwd=ROOT).returncode == -signal.SIGKILL
     return "interrupted"
 
 

@@ -2,8 +2,8 @@
 
 import os
 import shutil
+import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
@@ -17,6 +17,7 @@ from tests.browser.chromium import Chromium
 from tests.cli.command import Cli
 from tests.datagen.dataset import made
 from tests.datagen.topics.test_draw import tree
+from tests.forks.process import ForkServer
 from tests.rollout.groups import make_groups
 from tests.viewer.pages import EVIL, NEEDS_VIEWER, Screen, read_answers
 
@@ -113,17 +114,19 @@ def test_no_text_can_leave_its_place(tmp_path: Path) -> None:
     }
 
 
-def test_without_the_viewer_no_report_is_written(tmp_path: Path) -> None:
+def test_without_the_viewer_no_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a package without the built page, commands that write a page fail and say how to build it."""
     package = Path(treadle.__file__).parent
     ignore = shutil.ignore_patterns("bundle.html")
     shutil.copytree(package, tmp_path / "lib/treadle", copy_function=os.symlink, ignore=ignore)
     made.plain_folder(tmp_path / "d", 2)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "lib")}
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    forks = ForkServer("treadle.cli.start", "treadle.rollout", "treadle.datagen", "treadle.viewer.bundle")
+    found = forks.run("-c", "import treadle; print(treadle.__file__)", cwd=tmp_path)
+    assert found.stdout == f"{tmp_path / 'lib/treadle/__init__.py'}\n"
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "treadle", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        return forks.run("-m", "treadle", *arguments, cwd=tmp_path)
 
     tasks = ("--task", "files:csv_sum-0001", "--model", "oracle")
     assert run("rollout", *tasks, "--groups", "1", "--group-size", "2", "-q").returncode == 0
@@ -151,14 +154,13 @@ def screen(browser: Chromium) -> Screen:
 @contextmanager
 def serve(folder: Path, *paths: str) -> Iterator[str]:
     """Start the page of some paths, and return its address."""
-    command = [sys.executable, "-m", "treadle", "view", *paths, "--no-open", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])}
-    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            yield msgspec.json.decode(process.stdout.readline())["url"]
-        finally:
-            process.terminate()
+    process = Cli(folder).start("view", *paths, "--no-open", "--json")
+    assert process.stdout is not None
+    try:
+        yield msgspec.json.decode(process.stdout.readline())["url"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
 
 
 ROWS = "document.querySelectorAll('.table .line').length"

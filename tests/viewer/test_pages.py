@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.browser.chromium import Chromium
+from tests.cli.command import Cli
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import LONG_STEPS, ServedJournal
 from tests.viewer.sample_runs import EVIL, make_asking
@@ -444,8 +443,8 @@ def test_the_first_difference_of_two_runs_is_shown(browser: Chromium, served: Se
 
 def test_a_report_works_from_disk(browser: Chromium, served: ServedJournal, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    command = [sys.executable, "-m", "treadle", "report", served.runs["hostile"], served.runs["tidy"]]
-    subprocess.run([*command, "--journal", str(served.path), "--out", str(path)], check=True)
+    report = ("report", served.runs["hostile"], served.runs["tidy"])
+    assert Cli(tmp_path)(*report, "--journal", str(served.path), "--out", str(path)).code == 0
     show(browser, path, ".line")
     # The two runs, and that of the sub-agent.
     assert browser.evaluate("document.querySelectorAll('.line').length") == 3

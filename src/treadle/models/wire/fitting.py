@@ -7,6 +7,7 @@ the whole history because of them.
 import hashlib
 import re
 from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -39,13 +40,11 @@ _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 def object_of(arguments: str) -> msgspec.Raw:
     """Return `arguments` unchanged if they are an object, else an object that contains their text."""
     encoded = arguments.encode(errors="replace")
-    try:
-        if is_deep(encoded):
-            raise RecursionError
-        _decode_object(encoded)
-    except UNREADABLE:
-        encoded = msgspec.json.encode({INVALID_KEY: encoded.decode()}) if encoded.strip() else b"{}"
-    return msgspec.Raw(encoded)
+    if not is_deep(encoded):
+        with suppress(*UNREADABLE):
+            _decode_object(encoded)
+            return msgspec.Raw(encoded)
+    return msgspec.Raw(msgspec.json.encode({INVALID_KEY: encoded.decode()}) if encoded.strip() else b"{}")
 
 
 def kept_in(opaque: dict[str, Json] | None, key: str) -> dict[str, Json]:
