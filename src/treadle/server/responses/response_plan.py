@@ -71,10 +71,9 @@ async def plan_response(
     Raises: `ConfigError`, `RequestRefused`.
     """
     conversation, begun = await _find_conversation(host, caller, body)
-    given = body if body.allows_all else body.model_copy(update={"tools": body.allowed_tools})
-    if begun is not None:
-        given = given.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
-    asked, wish = await read_asked(host, caller, given, body.schema_of_answer, body.max_infer_iters)
+    given = body.input if begun is None else [*begun.items, *items_in(body.input)]
+    asked, wish = await _read_input(host, caller, given), _wish_of(host, body)
+    await _check_stores(host, caller, wish)
     before = body.previous_response_id
     before_echo: Echo | None = None
     if before is not None or conversation is not None:
@@ -83,7 +82,7 @@ async def plan_response(
     system += [] if begun is None else begun.system
     system += asked.instructions
     instructions = _join_texts([body.instructions, *system])
-    wish = replace(wish, instructions=instructions, settings=_settings_for(host, body, wish))
+    wish = replace(wish, instructions=instructions, client=caller.name)
     agent = await host.catalog.open_agent(body.model, wish)
     given_kinds = [tool["type"] for tool in body.tools]
     check_choice(agent, body.choice, allows_all=body.allows_all, given=given_kinds)
@@ -223,25 +222,53 @@ async def read_asked(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    items = await _find_items(host, caller, body.input)
+    asked = await _read_input(host, caller, body.input)
+    instructions = _join_texts([body.instructions, *asked.instructions])
+    wish = _read_wish(host, body, body.tools, schema, max_steps)
+    await _check_stores(host, caller, wish)
+    return asked, replace(wish, instructions=instructions, client=caller.name)
+
+
+async def _read_input(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> RequestItems:
+    """Return what the items of a request mean. Raises: `ConfigError`, `RequestRefused`."""
+    items = await _find_items(host, caller, given)
     file_ids = file_ids_in(items)
-    asked = read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
-    tools = client_tools(body.tools)
-    for store_id in [name for search in tools.searches for name in search["vector_store_ids"]]:
-        await host.get_store(caller, str(store_id))
+    return read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
+
+
+def _wish_of(host: RunHost, body: CreateResponse) -> ClientWish:
+    """Return what a request wants of the agent, without instructions. Raises: `ConfigError`."""
+    form = body.form
+    if form.wish is None:
+        wish = _read_wish(host, body, body.allowed_tools, body.schema_of_answer, body.max_infer_iters)
+        form.wish = replace(wish, settings=_settings_for(host, body, wish))
+    return form.wish
+
+
+def _read_wish(
+    host: RunHost,
+    body: AskedTurn,
+    tools: list[Item],
+    schema: dict[str, Json] | None,
+    max_steps: int | None,
+) -> ClientWish:
+    given = client_tools(tools)
     settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
-    wish = ClientWish(
-        instructions=_join_texts([body.instructions, *asked.instructions]),
-        tools=tools.functions,
-        searches=tools.searches,
-        servers=read_given_servers(tools.servers, host.catalog.config.file.serve) if tools.servers else (),
-        client=caller.name,
+    return ClientWish(
+        tools=given.functions,
+        searches=given.searches,
+        servers=read_given_servers(given.servers, host.catalog.config.file.serve) if given.servers else (),
         settings={name: value for name, value in settings.items() if value is not None},
         schema=schema,
         max_tool_calls=body.max_tool_calls,
         max_steps=max_steps,
     )
-    return asked, wish
+
+
+async def _check_stores(host: RunHost, caller: ApiCaller, wish: ClientWish) -> None:
+    """Check that a client sees the vector stores that it names. Raises: `RequestRefused`."""
+    for store_id in [name for search in wish.searches for name in search["vector_store_ids"]]:
+        await host.get_store(caller, str(store_id))
 
 
 async def _find_items(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> str | list[Item]:
@@ -358,6 +385,19 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
 
 def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
     """Return the fields of a response that repeat its request."""
+    form = body.form
+    if form.echo is None:
+        form.echo = _read_echo(body)
+    return replace(
+        form.echo,
+        created_at=time.time(),
+        instructions=instructions,
+        metadata=dict(body.metadata or {}),
+        previous_response_id=body.previous_response_id,
+    )
+
+
+def _read_echo(body: CreateResponse) -> Echo:
     given = body.__dict__
     rest = {name: given[name] for name in REPEATED if given[name] is not None}
     rest["text"] = (
@@ -371,11 +411,8 @@ def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
     include = body.include or ()
     return Echo(
         model=body.model,
-        created_at=time.time(),
-        instructions=instructions,
+        created_at=0,
         tools=[write_tool(tool) for tool in body.tools],
-        metadata=dict(body.metadata or {}),
-        previous_response_id=body.previous_response_id,
         is_background=body.background,
         shows_logprobs=body.has_logprobs,
         shows_results=not include or "file_search_call.results" in include,
