@@ -36,7 +36,7 @@ from treadle.server.catalog import AgentUnavailableError, UnknownAgentError
 from treadle.server.gateway.wires import Gateway, GatewayErrors
 from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
-from treadle.server.responses.request_items import RequestReader
+from treadle.server.responses.request_form import RequestReader
 from treadle.server.routes import (
     a2a_routes,
     ag_ui_routes,

@@ -48,21 +48,22 @@ class ConversationDigest:
 
     def add(self, messages: Iterable[Message]) -> bytes:
         """Add messages to the conversation, and return its hash."""
-        found = self._found
+        told: list[bytes] = []
         for message in messages:
-            role, calls = message.role, message.tool_calls
+            role = message.role
             if role is Role.SYSTEM:
                 continue
             if role is not self._last or role is Role.TOOL:
-                found.update(b"\0" + role.encode())
+                told += (b"\0", role.encode())
                 self._last = role
-            if calls:
-                found.update(_encode([[call.name, _normalize(call)] for call in calls]))
+            if calls := message.tool_calls:
+                told.append(_encode([[call.name, _normalize(call)] for call in calls]))
             else:
-                found.update(b"".join(message.content.encode("utf-8", "surrogatepass").split()))
-            for part in message.parts:
-                found.update((part.digest or part.uri or "").encode())
-        return found.digest()
+                told += message.content.encode("utf-8", "surrogatepass").split()
+            if message.parts:
+                told += [(part.digest or part.uri or "").encode() for part in message.parts]
+        self._found.update(b"".join(told))
+        return self._found.digest()
 
 
 def digest_of(messages: Iterable[Message]) -> bytes:

@@ -254,7 +254,7 @@ class GatewayErrors:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         is_other = scope["type"] == "http" and is_of_anthropic(scope["path"]) and scope["method"] != "OPTIONS"
         app = self._answer if is_other else self._app
-        return app(scope, receive, send)  # type: ignore[no-any-return]
+        return app(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun: Any = None

@@ -1,6 +1,5 @@
 """The body of a request of the Responses API, and what its items mean for a run."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -79,7 +78,7 @@ class RequestForm(Struct):
     """What follows from a request whatever its input is. Requests that differ in nothing else share it."""
 
     wish: ClientWish | None = None
-    """What the client wants of the agent, without instructions; `None`: nobody has asked for it."""
+    """What the client wants of the agent, without instructions; `None` until an agent was made for it."""
     echo: Echo | None = None
     """What the response repeats; `None`: nobody has asked for it."""
 
@@ -178,48 +177,6 @@ class CreateResponse(AskedTurn):
                 "text.format has the type 'json_schema' and no schema; give it as text.format.schema"
             )
         return form.json_schema
-
-
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_SAID = {
-    name: msgspec.json.Decoder(kind).decode
-    for name, kind in (
-        ("input", str | list[Item]),
-        ("previous_response_id", str),
-        ("conversation", str),
-        ("metadata", dict[str, str]),
-    )
-}
-"""The decoders of the fields in which most requests of a client differ."""
-_MAX_FORMS = 256
-_MAX_FORM_BYTES = 32_768
-
-
-class RequestReader:
-    """The reader of requests. What they have in common is checked once: most requests of a client have the same
-    tools and settings."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, CreateResponse] = OrderedDict()
-        """The newest requests, without what only one of them says."""
-
-    def read(self, raw: bytes) -> CreateResponse:
-        """Return the request with this body. Raises: `ValidationError`."""
-        try:
-            fields = _decode_fields(raw)
-            said = {name: read(fields.pop(name)) for name, read in _SAID.items() if name in fields}
-            key = msgspec.json.encode(fields)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return CreateResponse.model_validate_json(raw)  # which says what is wrong, if anything is
-        known = self._known.pop(key, None) or CreateResponse.model_validate_json(key)
-        assert known.form  # before it is copied
-        if len(key) <= _MAX_FORM_BYTES:
-            self._known[key] = known
-            if len(self._known) > _MAX_FORMS:
-                self._known.popitem(last=False)
-        body = known.__copy__()
-        body.__dict__.update(said)
-        return body
 
 
 class RequestItems(Struct):

@@ -30,7 +30,8 @@ from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
 from treadle.server.responses.item_parts import Echo
-from treadle.server.responses.request_items import CreateResponse, RequestReader
+from treadle.server.responses.request_form import RequestReader
+from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId, read_response_id
 from treadle.server.responses.response_part import part_of_run

@@ -63,7 +63,7 @@ class EncodedSlashes:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         raw = scope.get("raw_path") or b""
         app = self._answer if b"%" in raw and _ENCODED_SLASH.search(raw) else self._app
-        return app(scope, receive, send)  # type: ignore[no-any-return]
+        return app(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw = scope["raw_path"]
