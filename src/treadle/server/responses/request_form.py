@@ -48,13 +48,12 @@ class RequestReader:
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return CreateResponse.model_validate_json(raw)  # which says what is wrong, if anything is
         known = self._known.pop(key, None) or CreateResponse.model_validate_json(key)
-        assert known.form  # before it is copied
         if len(key) <= _MAX_FORM_BYTES:
             self._known[key] = known
             if len(self._known) > _MAX_FORMS:
                 self._known.popitem(last=False)
         body = known.__copy__()
-        body.__dict__.update(said)
+        body.__dict__.update(said, form=known.form)
         return body
 
 

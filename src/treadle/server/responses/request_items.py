@@ -122,7 +122,7 @@ class CreateResponse(AskedTurn):
 
     @cached_property
     def form(self) -> RequestForm:
-        """What is known to follow from the request. Its copies share it from then on."""
+        """What is known to follow from the request. Requests that differ in their input alone share it."""
         return RequestForm()
 
     @property
