@@ -48,22 +48,21 @@ class ConversationDigest:
 
     def add(self, messages: Iterable[Message]) -> bytes:
         """Add messages to the conversation, and return its hash."""
-        told: list[bytes] = []
+        found = self._found
         for message in messages:
-            role = message.role
+            role, calls = message.role, message.tool_calls
             if role is Role.SYSTEM:
                 continue
             if role is not self._last or role is Role.TOOL:
-                told += (b"\0", role.encode())
+                found.update(b"\0" + role.encode())
                 self._last = role
-            if calls := message.tool_calls:
-                told.append(_encode([[call.name, _normalize(call)] for call in calls]))
+            if calls:
+                found.update(_encode([[call.name, _normalize(call)] for call in calls]))
             else:
-                told += message.content.encode("utf-8", "surrogatepass").split()
-            if message.parts:
-                told += [(part.digest or part.uri or "").encode() for part in message.parts]
-        self._found.update(b"".join(told))
-        return self._found.digest()
+                found.update(b"".join(message.content.encode("utf-8", "surrogatepass").split()))
+            for part in message.parts:
+                found.update((part.digest or part.uri or "").encode())
+        return found.digest()
 
 
 def digest_of(messages: Iterable[Message]) -> bytes:
