@@ -175,13 +175,21 @@ async def measure_responses() -> list[Figure]:
             ),
         }
         agent = Agent("mock:echo", journal=journal)
-        ratios: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(_ROUNDS):
-            here = await _cpu_here(agent)
+        costs: dict[str, list[float]] = {name: [] for name in ("Agent.run", *sides)}
+        for number in range(_ROUNDS + 1):
+            costs["Agent.run"].append(await _cpu_here(agent) / _COUNT * 1e6)
             for name in list(sides) if number % 2 else reversed(list(sides)):
-                ratios[name].append(here / await _cpu_there(*sides[name]))
-    detail = f"16 in flight, one step a run, {_ROUNDS} rounds; the client is another process"
-    found = {name: median(values[1:] or values) for name, values in ratios.items()}
+                costs[name].append(await _cpu_there(*sides[name]) / _COUNT * 1e6)
+    # The first round warms up.
+    here = costs.pop("Agent.run")[1:]
+    found = {
+        name: median([own / cost for own, cost in zip(here, costs[name][1:], strict=True)]) for name in costs
+    }
+    told = ", ".join([f"{name} {median(values[1:]):.0f}" for name, values in costs.items()])
+    detail = (
+        f"16 in flight, one step a run, {_ROUNDS} rounds; the client is another process on the same core; µs of "
+        f"processor time of the server's process for a run: {told}; Agent.run in process {median(here):.0f}"
+    )
     figures = [
         Figure("runs/s through /v1/responses over Agent.run", found.pop("/v1/responses"), ">= 0.5", detail)
     ]

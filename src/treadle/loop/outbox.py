@@ -59,10 +59,10 @@ class Recorder:
         self.writer = writer
         self.listener: Listener | None = None
         """The queue in front of the function that is told of the run's events; `None` if there is none."""
-        self.kept_events: list[e.Event] | None = None
-        """The events that were appended, in memory; `None` if they are not kept."""
+        self._kept: list[e.DurableBody] | None = None
+        """The bodies of the newest events, in memory; `None` if they are not kept."""
         self._is_read = bool(hooks)
-        """True if anybody is told of events: hooks, a listener, or `kept_events`."""
+        """True if events are kept, or anybody is told of them: hooks or a listener."""
         self._clock = clock
         self._works = works
         self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
@@ -98,7 +98,15 @@ class Recorder:
 
     def keep_events(self) -> None:
         """Keep the events that are appended from now on in memory."""
-        self.kept_events, self._is_read = [], True
+        self._kept, self._is_read = [], True
+
+    @property
+    def kept_events(self) -> list[e.Event] | None:
+        """The events that were appended since `keep_events`; `None` if they are not kept."""
+        if self._kept is None:
+            return None
+        first_seq = self.state.seq - len(self._kept) + 1
+        return [e.Event(self.run_id, seq, body) for seq, body in enumerate(self._kept, first_seq)]
 
     def put(self, *bodies: e.DurableBody, blobs: Mapping[str, bytes] | None = None) -> None:
         """Append events, all or none, and apply them to the state."""
@@ -123,16 +131,13 @@ class Recorder:
 
     def _note(self, bodies: Sequence[e.DurableBody]) -> None:
         """Keep events that were appended for those who are told of them."""
-        state = self.state
         if self._hooks is not None:
             self._unhooked += bodies
-        if self.listener is not None or self.kept_events is not None:
-            first_seq = state.seq - len(bodies) + 1
-            events = [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
-            if self.listener is not None:
-                self._unsent += events
-            if self.kept_events is not None:
-                self.kept_events += events
+        if self._kept is not None:
+            self._kept += bodies
+        if self.listener is not None:
+            first_seq = self.state.seq - len(bodies) + 1
+            self._unsent += [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
 
     def _append_held(self, bodies: tuple[e.DurableBody, ...], blobs: Mapping[str, bytes] | None) -> None:
         """Append the events that are held, and `bodies` after them."""
@@ -141,8 +146,8 @@ class Recorder:
         # A turn's listener is not told of the beginning of its session.
         if self._hooks is not None:
             self._unhooked += held
-        if self.kept_events is not None:
-            self.kept_events += [e.Event(self.run_id, seq, body) for seq, body in enumerate(held, 1)]
+        if self._kept is not None:
+            self._kept += held
 
     def _stamp_work(self, bodies: Sequence[e.DurableBody]) -> None:
         """Set how long the turn has been worked on."""
@@ -166,6 +171,8 @@ class Recorder:
     def adopt(self, events: Sequence[e.Event]) -> None:
         """Append copies of another run's events, with their times and fields unknown to this version."""
         self.writer.append_events(events)
+        if self._kept is not None:
+            self._kept = []  # those before are not followed by the next ones
         for event in events:
             advance(self.state, event.body)
             if self.listener is not None:
@@ -217,4 +224,4 @@ class Recorder:
         if self.listener is not None:
             self.listener.end()
         self.listener = listener
-        self._is_read = listener is not None or self._hooks is not None or self.kept_events is not None
+        self._is_read = listener is not None or self._hooks is not None or self._kept is not None

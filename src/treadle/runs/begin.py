@@ -172,8 +172,8 @@ async def run_first_turn(
     driver = await begin(agent, None, given, beginning)
     driver.put(await open_turn(agent, driver, message), blobs=blobs or None)
     run = await drive(agent, driver, None, given)
-    if driver.recorder.kept_events is not None:
-        run.events = list(cast("list[Event]", driver.recorder.kept_events))
+    if (kept := driver.recorder.kept_events) is not None:
+        run.events = cast("list[Event]", kept)
     return run
 
 

@@ -37,6 +37,7 @@ from treadle.server.compression import Compressed
 from treadle.server.gateway.wires import Gateway, GatewayErrors
 from treadle.server.metrics import Metrics
 from treadle.server.protocols.agent_tools import serve_agents
+from treadle.server.responses.request_form import RequestReader
 from treadle.server.routes import (
     a2a_routes,
     ag_ui_routes,
@@ -50,6 +51,7 @@ from treadle.server.routes import (
     vector_store_routes,
     viewer_routes,
 )
+from treadle.server.routes.response_routes import answer_directly
 from treadle.server.routes.route_context import EncodedSlashes, Fast, Reader
 from treadle.server.run_host import RunHost
 from treadle.viewer.viewed_data import ViewedData
@@ -125,7 +127,7 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
         """Return what the server has counted, in the text form of Prometheus."""
         return PlainTextResponse(request.app.state.metrics.write())
 
-    direct = {response_routes.router.prefix: partial(response_routes.answer_directly, api, host)}
+    direct = {response_routes.router.prefix: partial(answer_directly, api, host, RequestReader())}
     app: Any = EncodedSlashes(Gateway(Compressed(api), host, _answer_any, direct))
     if table.allow_origins:
         anything = ["*"]

@@ -15,7 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
-from treadle.http.locks import new_lock
+from treadle.http.locks import new_reentrant_lock
 from treadle.journal.protocol import Journal
 from treadle.knowledge.files.file_search import NAME, FileSearch
 from treadle.loop.listener import Hook
@@ -100,7 +100,7 @@ class AgentCatalog:
         """What the personas of agents have, as far as they were read."""
         self._dialects: dict[str, str | None] = {}
         """The dialects of models, as far as they were looked up."""
-        self._lock = new_lock()
+        self._lock = new_reentrant_lock()
 
     async def open_agent(self, name: str, wish: ClientWish) -> Agent[Any]:
         """Return the agent with this name, connected to the servers that the client names, if it names some.
@@ -108,8 +108,8 @@ class AgentCatalog:
         Raises: as `agent` does; `RequestRefused` if a server cannot be used.
         """
         self._check_name(name)
-        if self._key(name, wish) in self._agents:
-            return self.agent(name, wish)
+        if (known := self._find(self._key(name, wish), name, wish)) is not None:
+            return known
         if not wish.servers:
             return await asyncio.to_thread(self.agent, name, wish)
         servers = await open_servers(wish.servers, self.config.file.serve)
@@ -142,11 +142,20 @@ class AgentCatalog:
         self._check_name(name)
         key = self._key(name, wish)
         with self._lock:
-            found = self._agents.get(key)
-            if found is None:
-                found = self._agents[key] = self._make_checked(name, wish, servers)
+            if key not in self._agents:
+                self._agents[key] = self._make_checked(name, wish, servers)
                 if len(self._agents) > self._max_agents:
                     self._agents.popitem(last=False)
+            found = self._find(key, name, wish)
+        assert found is not None
+        return found
+
+    def _find(self, key: bytes, name: str, wish: ClientWish) -> Agent[Any] | None:
+        """Return an agent that was made, with the instructions of a wish; `None` if it was not."""
+        with self._lock:
+            found = self._agents.get(key)
+            if found is None:
+                return None
             self._agents.move_to_end(key)
         told = self._instructions(name, wish)
         if found.instructions != told:

@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -38,7 +38,6 @@ from treadle.server.webhooks import Webhooks
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.worker import Worker
 
-T = TypeVar("T")
 _REST_SECONDS = 0.05
 """How long interrupted runs may wait. Every request changes the journal, and a look for such runs has a price."""
 _RETRY_SECONDS = 2.0
@@ -214,11 +213,9 @@ class RunHost(GatewayHost):
             await result_of(turn.task)  # raises what prevented the run
         return turn
 
-    async def do(self, work: Coroutine[Any, Any, T]) -> T:
-        done = await super().do(work)
+    def _follow_up(self, done: object) -> None:
         if isinstance(done, Run):
             self._go_on(done)
-        return done
 
     def _end_turn(self, task: "asyncio.Task[Run[Any]]") -> None:
         if not task.cancelled() and task.exception() is None:

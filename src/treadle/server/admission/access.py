@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime
 from datetime import time as time_of_day
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -141,8 +142,7 @@ class Gate:
                 )
         if self._table.keys and not self._table.allow_hosts:
             return
-        host = headers.get("host", "").rpartition("@")[2]
-        name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+        name = _name_of(headers.get("host", ""))
         if name.lower() not in self._hosts:
             raise RequestRefused(
                 403,
@@ -208,6 +208,13 @@ class Gate:
                 {"retry-after": f"{wait:.0f}" if wait >= 1 else "1"},
             )
         self._buckets[name] = left - 1, now
+
+
+@lru_cache(maxsize=64)
+def _name_of(host: str) -> str:
+    """Return the name in a `host` header, which also has the port."""
+    host = host.rpartition("@")[2]
+    return host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
 
 
 def _end_of(given: date | datetime) -> datetime:

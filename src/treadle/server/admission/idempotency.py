@@ -161,11 +161,12 @@ class Idempotency:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        key = None
         # Places that anybody may ask have no caller.
         if scope["type"] == "http" and scope["method"] == "POST" and "caller" in scope.get("state", {}):
-            key = next((value for name, value in scope["headers"] if name == HEADER), None)
-        return self._app(scope, receive, send) if key is None else self._keep(key, scope, receive, send)
+            keys = [value for name, value in scope["headers"] if name == HEADER]
+            if keys:
+                return self._keep(keys[0], scope, receive, send)
+        return self._app(scope, receive, send)  # type: ignore[no-any-return]
 
     async def _keep(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with a key."""

@@ -59,7 +59,9 @@ class GatewayHost:
             raise stopping()
         self._tasks.add(task)
         try:
-            return await work
+            done = await work
+            self._follow_up(done)
+            return done
         except asyncio.CancelledError:
             if not self.is_closing:
                 raise
@@ -67,6 +69,9 @@ class GatewayHost:
             raise stopping() from None
         finally:
             self._tasks.discard(task)
+
+    def _follow_up(self, done: object) -> None:
+        """Begin what follows from the result of the work of a request."""
 
     def start_quietly(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work` in a task that nobody waits for, unless the server is stopping."""

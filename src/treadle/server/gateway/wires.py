@@ -246,7 +246,12 @@ class GatewayErrors:
     def __init__(self, app: Any) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        is_other = scope["type"] == "http" and is_of_anthropic(scope["path"]) and scope["method"] != "OPTIONS"
+        app = self._answer if is_other else self._app
+        return app(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun: Any = None
         written = b""
 
@@ -261,8 +266,7 @@ class GatewayErrors:
                 if not message.get("more_body", False):
                     await _send_to_anthropic(send, begun, written)
 
-        is_other = scope["type"] == "http" and is_of_anthropic(scope["path"]) and scope["method"] != "OPTIONS"
-        await self._app(scope, receive, send_error if is_other else send)
+        await self._app(scope, receive, send_error)
 
 
 async def _send_to_anthropic(send: Send, begun: Any, written: bytes) -> None:

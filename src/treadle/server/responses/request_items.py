@@ -1,6 +1,7 @@
 """The body of a request of the Responses API, and what its items mean for a run."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,6 +21,8 @@ from treadle.models.wire.served import (
     join_answers,
     read_url,
 )
+from treadle.server.catalog import ClientWish
+from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.response_ids import run_named_by
 
 Item = dict[str, Any]
@@ -71,6 +74,15 @@ class AskedTurn(Described, BaseModel):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
+class RequestForm(Struct):
+    """What follows from a request whatever its input is. Requests that differ in nothing else share it."""
+
+    wish: ClientWish | None = None
+    """What the client wants of the agent, without instructions; `None` until an agent was made for it."""
+    echo: Echo | None = None
+    """What the response repeats; `None`: nobody has asked for it."""
+
+
 class CreateResponse(AskedTurn):
     """The body of `POST /v1/responses`."""
 
@@ -107,6 +119,11 @@ class CreateResponse(AskedTurn):
     @classmethod
     def _leave_out_nulls(cls, value: Any) -> Any:
         return {key: it for key, it in value.items() if it is not None} if isinstance(value, dict) else value
+
+    @cached_property
+    def form(self) -> RequestForm:
+        """What is known to follow from the request. Requests that differ in their input alone share it."""
+        return RequestForm()
 
     @property
     def has_logprobs(self) -> bool:

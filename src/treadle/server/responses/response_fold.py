@@ -122,10 +122,10 @@ class ResponseFold(ResponseWriter):
 
     def offer(self, tools: Iterable[ToolSpec], output: OutputSpec | None) -> None:
         """Note the tools that the run has from now on, and the form of its answers."""
-        tools = tuple(tools)
-        self._external = frozenset([tool.name for tool in tools if tool.is_external])
-        self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
-        self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
+        if tools := tuple(tools):
+            self._external = frozenset([tool.name for tool in tools if tool.is_external])
+            self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
+            self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
         self._answer_tool = None if output is None else output.tool
         self._has_form = output is not None
 
@@ -158,10 +158,14 @@ class ResponseFold(ResponseWriter):
 
     def take(self, item: e.DurableBody | e.Delta) -> list[ResponseEvent]:
         """Return the events that follow from an event or delta of the run."""
+        self.read(item)
+        return self._taken()
+
+    def read(self, item: e.DurableBody | e.Delta) -> None:
+        """Change the response as an event or delta of the run says."""
         read = _READ.get(type(item))
         if read is not None and not self.is_over:
             read(self, item)
-        return self._taken()
 
     def on_run_started(self, body: e.RunStarted) -> None:
         self.offer(body.tools, body.output)

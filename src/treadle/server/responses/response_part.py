@@ -21,15 +21,14 @@ class PartReader:
 
     def take(self, event: e.Event) -> list[ResponseEvent]:
         """Return the events of the response that follow from an event of the run."""
-        body, fold = event.body, self.fold
-        begins = not self.has_begun and self._begins_with(body)
-        if not (begins or self.has_begun):
-            self._pass_by(body)
-            return []
-        self.has_begun = True
-        told = [*fold.begin(), *fold.take(body)] if begins else fold.take(body)
+        body, fold, begun = event.body, self.fold, list[ResponseEvent]()
+        if not self.has_begun:
+            if not self._begins_with(body):
+                self._pass_by(body)
+                return []
+            self.has_begun, begun = True, fold.begin()
         fold.seq = event.seq
-        return told
+        return begun + fold.take(body)
 
     def _begins_with(self, body: e.DurableBody) -> bool:
         """Return whether an event is the first of the response."""
@@ -56,11 +55,16 @@ class PartReader:
 def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) -> ResponseFold | None:
     """Return the fold of a response from the events of its run; `None` if the run has no such response."""
     reader = PartReader(response_id, echo, is_told=False)
+    fold = reader.fold
     for event in events:
-        reader.take(event)
-        if reader.fold.is_over:
+        if not reader.has_begun:
+            reader.take(event)
+        else:
+            fold.read(event.body)
+            fold.seq = event.seq
+        if fold.is_over:
             break
-    return reader.fold if reader.has_begun else None
+    return fold if reader.has_begun else None
 
 
 def count_waits(events: Iterable[e.Event]) -> int:

@@ -1,7 +1,6 @@
 """Which turn a request of the Responses API asks for: of which run, by which agent, with what the run waits for."""
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,17 +15,17 @@ from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
 from treadle.knowledge.files.file_store import facts_of
-from treadle.models.wire.served import ServedRequest, Settings, join_words
+from treadle.models.wire.served import join_words
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
 from treadle.runs.resume import fork_run
 from treadle.runs.run import Run
 from treadle.server.admission.access import ApiCaller, RequestRefused, no_such
-from treadle.server.admission.given_servers import read_given_servers, write_tool
-from treadle.server.catalog import ClientWish, check_choice, client_tools
+from treadle.server.catalog import ClientWish, check_choice
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.responses.conversation_items import items_of_run
-from treadle.server.responses.item_parts import REPEATED, Echo
+from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.request_form import echo_of, read_wish, wish_of
 from treadle.server.responses.request_items import (
     AskedTurn,
     CreateResponse,
@@ -71,10 +70,9 @@ async def plan_response(
     Raises: `ConfigError`, `RequestRefused`.
     """
     conversation, begun = await _find_conversation(host, caller, body)
-    given = body if body.allows_all else body.model_copy(update={"tools": body.allowed_tools})
-    if begun is not None:
-        given = given.model_copy(update={"input": [*begun.items, *items_in(body.input)]})
-    asked, wish = await read_asked(host, caller, given, body.schema_of_answer, body.max_infer_iters)
+    given = body.input if begun is None else [*begun.items, *items_in(body.input)]
+    asked, form = await _read_input(host, caller, given), wish_of(host.catalog, body)
+    await _check_stores(host, caller, form)
     before = body.previous_response_id
     before_echo: Echo | None = None
     if before is not None or conversation is not None:
@@ -83,10 +81,12 @@ async def plan_response(
     system += [] if begun is None else begun.system
     system += asked.instructions
     instructions = _join_texts([body.instructions, *system])
-    wish = replace(wish, instructions=instructions, settings=_settings_for(host, body, wish))
+    wish = replace(form, instructions=instructions, client=caller.name)
     agent = await host.catalog.open_agent(body.model, wish)
-    given_kinds = [tool["type"] for tool in body.tools]
-    check_choice(agent, body.choice, allows_all=body.allows_all, given=given_kinds)
+    body.form.wish = form
+    if body.tool_choice is not None:
+        given_kinds = [tool["type"] for tool in body.tools]
+        check_choice(agent, body.choice, allows_all=body.allows_all, given=given_kinds)
     run, mail = None, list[InboxMessage]()
     if begun is None:
         run, mail = await _find_run(host, caller, agent, body, asked, conversation)
@@ -183,35 +183,6 @@ def _join_texts(texts: Iterable[str | None]) -> str | None:
     return "\n\n".join([text for text in texts if text]) or None
 
 
-def _settings_for(host: RunHost, body: CreateResponse, wish: ClientWish) -> Settings:
-    """Return the settings of the model that a request asks for, in the words of its server.
-
-    Raises: `ConfigError`.
-    """
-    dialect = host.catalog.dialect_of(body.model)
-    verbosity = None if body.text is None else body.text.verbosity
-    effort = (body.reasoning or {}).get("effort")
-    extra: Settings = {"reasoning": body.reasoning, "text": verbosity and {"verbosity": verbosity}}
-    if dialect == "openai_chat":
-        extra = {"reasoning_effort": effort, "verbosity": verbosity}
-    elif dialect != "openai_responses" and not effort:
-        extra["reasoning"] = None  # what is thought is shown whether it is asked for or not
-    extra["top_logprobs"] = body.top_logprobs
-    served = ServedRequest(
-        model=body.model,
-        dialect="openai_chat" if dialect == "openai_chat" else "openai_responses",
-        instructions=None,
-        messages=[],
-        blobs={},
-        tools=(*wish.tools, *wish.searches),
-        tool_choice=body.choice,
-        is_parallel=False if body.parallel_tool_calls is False else None,
-        settings={**wish.settings, "logprobs": True} if body.has_logprobs else wish.settings,
-        extra={name: value for name, value in extra.items() if value and dialect is not None},
-    )
-    return served.settings_for(dialect, is_agent=host.catalog.is_agent(body.model) or bool(wish.servers))
-
-
 async def read_asked(
     host: RunHost,
     caller: ApiCaller,
@@ -223,25 +194,24 @@ async def read_asked(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    items = await _find_items(host, caller, body.input)
+    asked = await _read_input(host, caller, body.input)
+    instructions = _join_texts([body.instructions, *asked.instructions])
+    wish = read_wish(host.catalog, body, body.tools, schema, max_steps)
+    await _check_stores(host, caller, wish)
+    return asked, replace(wish, instructions=instructions, client=caller.name)
+
+
+async def _read_input(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> RequestItems:
+    """Return what the items of a request mean. Raises: `ConfigError`, `RequestRefused`."""
+    items = await _find_items(host, caller, given)
     file_ids = file_ids_in(items)
-    asked = read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
-    tools = client_tools(body.tools)
-    for store_id in [name for search in tools.searches for name in search["vector_store_ids"]]:
+    return read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
+
+
+async def _check_stores(host: RunHost, caller: ApiCaller, wish: ClientWish) -> None:
+    """Check that a client sees the vector stores that it names. Raises: `RequestRefused`."""
+    for store_id in [name for search in wish.searches for name in search["vector_store_ids"]]:
         await host.get_store(caller, str(store_id))
-    settings = {name: getattr(body, name) for name in ("temperature", "top_p", "max_output_tokens")}
-    wish = ClientWish(
-        instructions=_join_texts([body.instructions, *asked.instructions]),
-        tools=tools.functions,
-        searches=tools.searches,
-        servers=read_given_servers(tools.servers, host.catalog.config.file.serve) if tools.servers else (),
-        client=caller.name,
-        settings={name: value for name, value in settings.items() if value is not None},
-        schema=schema,
-        max_tool_calls=body.max_tool_calls,
-        max_steps=max_steps,
-    )
-    return asked, wish
 
 
 async def _find_items(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> str | list[Item]:
@@ -354,30 +324,3 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
             "give the outputs of calls and the next message in two requests, one after the other"
         )
     return mail
-
-
-def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
-    """Return the fields of a response that repeat its request."""
-    given = body.__dict__
-    rest = {name: given[name] for name in REPEATED if given[name] is not None}
-    rest["text"] = (
-        {"format": {"type": "text"}}
-        if body.text is None
-        else body.text.model_dump(by_alias=True, exclude_none=True)
-    )
-    rest["tool_choice"] = body.tool_choice or "auto"
-    rest["parallel_tool_calls"] = body.parallel_tool_calls is not False
-    rest["store"] = True
-    include = body.include or ()
-    return Echo(
-        model=body.model,
-        created_at=time.time(),
-        instructions=instructions,
-        tools=[write_tool(tool) for tool in body.tools],
-        metadata=dict(body.metadata or {}),
-        previous_response_id=body.previous_response_id,
-        is_background=body.background,
-        shows_logprobs=body.has_logprobs,
-        shows_results=not include or "file_search_call.results" in include,
-        rest=rest,
-    )

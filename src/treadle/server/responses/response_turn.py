@@ -4,7 +4,8 @@ turn that waited for the client."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cached_property
 
 from treadle.core.errors import JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.inbox import Cancel
@@ -41,15 +42,6 @@ def under_way() -> RequestRefused:
     return RequestRefused(409, said, "conversation_locked")
 
 
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Refuse a request if another response of its conversation is under way."""
-    try:
-        yield
-    except (LeaseHeldError, RunExistsError):
-        raise under_way() from None
-
-
 class ResponseTurn:
     """The turn of a response, or the rest of one."""
 
@@ -58,14 +50,20 @@ class ResponseTurn:
     ) -> None:
         self._host = host
         self._caller = caller
+        self.place = place
+        self.echo = echo
         self.run_id = place.run_id
         self._order = order
-        self.fold = ResponseFold(place, echo)
         self._turn: BegunTurn | None = None
         self._is_answering = self._is_kept = False
         self._record = record_of(place, echo, caller.name)
         self._joined: Awaitable[bool] | None = None
         order.on_driver = self._join
+
+    @cached_property
+    def fold(self) -> ResponseFold:
+        """The fold that makes the events of the response's stream."""
+        return ResponseFold(self.place, self.echo)
 
     def keep_first(self, note: Callable[[str], Awaitable[None]]) -> None:
         """Keep what the response repeats of its request, and `note` its id, before the turn is stored.
@@ -74,10 +72,10 @@ class ResponseTurn:
 
         async def before() -> None:
             await self.keep()
-            await note(str(self.fold.response_id))
+            await note(str(self.place))
 
         self._order.before = before
-        if self.fold.echo.conversation is not None:
+        if self.echo.conversation is not None:
             # Other clients know the id of its run. Only who has begun it may keep something under this id.
             self._order.options = {**self._order.options, "begins_with_message": False}
 
@@ -103,8 +101,10 @@ class ResponseTurn:
         order, agent = self._order, self._order.agent
         output = agent.kit.output(agent.answer.schema, None)
         self.fold.offer([tool.spec for tool in agent.tools.values()], output)
-        with _one_at_a_time():
+        try:
             self._turn = await self._host.begin(lambda emit: drive_turn(self._host.journal, order, emit))
+        except (LeaseHeldError, RunExistsError):
+            raise under_way() from None
 
     async def events(self) -> AsyncIterator[dict[str, Json]]:
         """Yield the events of the response's stream until the response is over."""
@@ -140,15 +140,16 @@ class ResponseTurn:
             raise stopping()
         self._is_answering = True
         try:
-            with _one_at_a_time():
-                run = await self._host.do(drive_turn(self._host.journal, self._order, None))
+            run = await self._host.do(drive_turn(self._host.journal, self._order, None))
+        except (LeaseHeldError, RunExistsError):
+            raise under_way() from None
         except RequestRefused:
             if self._host.is_closing:
                 raise self._paused() from None
             raise
         finally:
             self._is_answering = False
-        fold = part_of_run(run.events, self.fold.response_id, self.fold.echo)
+        fold = part_of_run(run.events, self.place, self.echo)
         if fold is None or not fold.is_over:
             raise self._paused()
         self.fold = fold

@@ -33,6 +33,7 @@ from treadle.server.gateway.wires import RUN_HEADER
 from treadle.server.no_answer import NO_RETRY
 from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
 from treadle.server.responses.item_parts import Echo
+from treadle.server.responses.request_form import RequestReader
 from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId, read_response_id
@@ -75,7 +76,6 @@ async def _respond(
     if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
         return await _answer_again(host, known, body, keyed)
     exchange = await plan_response(host, caller, body, new_run_id=new_run_id(keyed))
-    place, echo = exchange.fold.response_id, exchange.fold.echo
     if keyed is not None:
         exchange.keep_first(keyed.note)
     if not (body.background or body.stream):
@@ -89,13 +89,15 @@ async def _respond(
         exchange.drop()
         await result_of(keeping)
         if body.stream:
-            return EventStream(write_lines(follow_response(host, place, echo)))
+            return EventStream(write_lines(follow_response(host, exchange.place, exchange.echo)))
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
     return EventStream(write_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
 
 
-async def answer_directly(app: Any, host: RunHost, scope: Scope, receive: Receive, _: Send) -> Any:
+async def answer_directly(
+    app: Any, host: RunHost, reader: RequestReader, scope: Scope, receive: Receive, _: Send
+) -> Any:
     """Return what answers `POST /v1/responses`, without the layers of FastAPI, which cost more than a turn.
 
     A body that cannot be read here goes on to `app`, which says what is wrong with it.
@@ -104,7 +106,7 @@ async def answer_directly(app: Any, host: RunHost, scope: Scope, receive: Receiv
         return app
     raw, state = await read_body(receive), scope["state"]
     try:
-        body = CreateResponse.model_validate_json(raw)
+        body = reader.read(raw)
     except ValidationError:
         unread = [{"type": "http.request", "body": raw, "more_body": False}]
 

@@ -1,7 +1,7 @@
 """What the routes of a request get: the host and the caller, and the bases of bodies and answers."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
@@ -60,11 +60,13 @@ class EncodedSlashes:
     def __init__(self, app: Any) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         raw = scope.get("raw_path") or b""
-        if b"%" not in raw or not _ENCODED_SLASH.search(raw):
-            await self._app(scope, receive, send)
-            return
+        app = self._answer if b"%" in raw and _ENCODED_SLASH.search(raw) else self._app
+        return app(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope["raw_path"]
         path, mark = scope["path"], quote(SLASH).encode()
         scope["path"] = unquote(_ENCODED_SLASH.sub(mark, raw.partition(b"?")[0]).decode("latin-1"))
         try:
@@ -106,8 +108,17 @@ class ClientBody(Described, BaseModel):
 
 
 class Fast(JSONResponse):
-    """A response whose body is encoded by msgspec."""
+    """A response whose body is encoded by msgspec, and whose headers take no time."""
 
     def render(self, content: Any) -> bytes:
         """Return the body."""
         return encode(content)
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """Make the headers as they are sent."""
+        given = [] if headers is None else [(name.lower(), value) for name, value in headers.items()]
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", b"application/json"),
+            *[(name.encode("latin-1"), value.encode("latin-1")) for name, value in given],
+        ]

@@ -111,9 +111,10 @@ class ResponseWriter:
 
     def _close_text(self, refusal: str | None = None) -> None:
         """End the open text, if there is one. `refusal` stands in place of a message's text."""
-        item, self._open = self._open, None
+        item = self._open
         if item is None:
             return
+        self._open = None
         if item.item["type"] == "reasoning":
             part = _reasoning_part(item.text)
             self._say_of(item, "reasoning_text.done", content_index=0, text=item.text)
