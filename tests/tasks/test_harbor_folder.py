@@ -35,6 +35,17 @@ BENCH = {
     "run-tests.sh": '[ "$(cat out.txt)" = ok ] && echo "= short test summary info =\nPASSED t::a"\n',
     "solution.sh": '[ "$MODE" = fast ] && echo ok > /app/out.txt\n',
 }
+HARBOR_COMPOSE = """services:
+  main:
+    build: {context: "${CONTEXT_DIR}"}
+    image: ${MAIN_IMAGE_NAME}
+    command: ["sh", "-c", "sleep infinity"]
+    environment: ["TEST_DIR=${TEST_DIR}", MODE=fast]
+    volumes:
+      - ${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}
+      - ${HOST_AGENT_LOGS_PATH}:${ENV_AGENT_LOGS_PATH}
+    deploy: {resources: {limits: {cpus: "${CPUS}", memory: "${MEMORY}"}}}
+"""
 DOCKER = "environment/Dockerfile"
 COMPOSED = "environment/docker-compose.yaml"
 SOLUTION = "solution/solve.sh"
@@ -125,6 +136,10 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
     "a file for Compose with one container": {
         "environment/docker-compose.yml": "services:\n  main:\n    environment: {MODE: fast}\n",
         SOLUTION: solved_if('[ "$MODE" = fast ]'),
+    },
+    "a file for Compose with the folders of logs": {
+        COMPOSED: HARBOR_COMPOSE,
+        SOLUTION: solved_if('[ "$MODE$TEST_DIR" = fast/tests ]'),
     },
     "another spelling of the system": {"task.toml": '[environment]\nos = "Linux"\n'},
     "one user for the agent and the tests": {"task.toml": '[agent]\nuser = "me"\n[verifier]\nuser = "me"\n'},
@@ -219,6 +234,9 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its container has 'privileged'": {COMPOSED: "services: {main: {privileged: true}}\n"},
     "its container runs `serve`": {COMPOSED: "services: {main: {command: serve}}\n"},
     "its container has the volume './d:/d'": {COMPOSED: "services: {main: {volumes: ['./d:/d']}}\n"},
+    "its container has the volume '.*_PATH}:/d'": {
+        COMPOSED: "services: {main: {volumes: ['${HOST_AGENT_LOGS_PATH}:/d']}}\n"
+    },
 }  # fmt: skip
 
 
