@@ -1,5 +1,6 @@
 """Rare parts of the folders of Harbor and terminal-bench: each has its effect, or is refused by name."""
 
+import asyncio
 import io
 import tarfile
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from tests.tasks.test_foreign import run, solve
 
 from treadle.core.errors import ConfigError
+from treadle.evals import evaluate
 from treadle.runs.task import find_tasks, load_task
 
 HARBOR = {
@@ -64,6 +66,17 @@ def write(place: Path, base: dict[str, str], changes: dict[str, str | bytes]) ->
         whole = base[name] + content[1:] if isinstance(content, str) and content[:1] == "+" else content
         path.write_bytes(whole if isinstance(whole, bytes) else whole.encode())
     return f"harbor:{place}:odd"
+
+
+def test_a_kind_of_failures_has_no_output_of_the_tests(tmp_path: Path) -> None:
+    """Output differs from run to run, so that each failure would be a kind of its own."""
+    script = 'echo "in $RANDOM s"; echo 0 > /logs/verifier/reward.txt\n'
+    reference = write(tmp_path, HARBOR, {"tests/test.sh": script})
+    made = asyncio.run(
+        evaluate(models=["mock:echo"], tasks=[reference], epochs=2, path=tmp_path / "evaluation")
+    )
+    assert [(item.kind, item.count) for item in made.results.failures] == [("its tests gave 0", 2)]
+    assert "; the end of their output: in " in made.results.failures[0].example
 
 
 def solved_if(test: str) -> str:
