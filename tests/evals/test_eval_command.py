@@ -249,7 +249,7 @@ def test_expectations_of_a_users_tasks(tmp_path: Path) -> None:
     }
     view = json.loads(cli("eval", "report", "e", "--format", "json").out)
     (kind,) = view["evaluations"][0]["failures"]
-    assert kind["kind"] == "'weather' has the argument 'days', which is 3"
+    assert kind["kind"] == "calls: 'weather' has the argument 'days', which is 3"
     again = cli("eval", *given, "--reward", "arguments", "--rescore", "--json")
     assert again.code == 0, again
     # A number as text means the same, and does not fit the schema.
@@ -448,7 +448,8 @@ def test_names_of_scorers_and_models_hide_no_other_figure(tmp_path: Path) -> Non
     }
     (evaluation,) = json.loads((tmp_path / "one.json").read_text())["evaluations"]
     (kind,) = [item for item in evaluation["failures"] if "days" in item["kind"]]
-    assert kind["kind"] == kind["example"] == "'weather' has the argument 'days', which is 3"
+    assert kind["example"] == "'weather' has the argument 'days', which is 3"
+    assert kind["kind"] == f"calls: {kind['example']}"
 
 
 def test_a_report_that_cannot_be_written_keeps_no_other_back(made: Cli) -> None:

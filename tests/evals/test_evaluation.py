@@ -103,7 +103,7 @@ def test_the_results_have_the_means_of_each_model(tmp_path: Path) -> None:
     assert made.results.pairs[0].difference.mean == pytest.approx(1 - wrong.score.mean)
     assert sum(isinstance(item, SampleGraded) for item in notices) == PLANNED
     kinds = {kind.kind: kind for kind in made.results.failures}
-    assert list(kinds) == ["… of … calls are well-formed and not repeated"]
+    assert list(kinds) == ["tool_use: … of … calls are well-formed and not repeated"]
     assert set(next(iter(kinds.values())).models) == {"oracle:0.5"}
     check_whole(tmp_path)
 

@@ -70,6 +70,14 @@ def test_each_version_is_evaluated_once_and_none_of_it_is_trained_on(tmp_path: P
         assert [entry.number for entry in ledger.entries()] == [1, 2, 3, 4, 5, 6]
 
 
+def test_what_other_rewards_add_solves_no_held_out_task(tmp_path: Path) -> None:
+    school = School(version="0", wrong_share=1.0)
+    asyncio.run(make(tmp_path, school, groups=1, rewards={"check": 1, "tool_use": 1}).run())
+    assert [(item.score.mean if item.score else None, item.solved) for item in scores_in(tmp_path)] == [
+        (1.0, 0.0)
+    ]
+
+
 def test_a_version_is_evaluated_while_complete_groups_wait_for_the_trainer(tmp_path: Path) -> None:
     school = School(version="0")
 

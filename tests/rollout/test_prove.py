@@ -54,7 +54,7 @@ async def test_the_oracle_solves_all_templates_and_another_outcome_is_wrong(tmp_
         wrong = task.check(answer, dict.fromkeys(cards, b"wrong"))
         assert wrong.reward == 0.0
         # The names of cards are all different, and failures of one kind are one line of a report.
-        assert name_failure(None, wrong.detail) == "the card … is wrong"
+        assert name_failure(wrong.detail) == "the card … is wrong"
 
 
 def test_no_held_out_errand_is_one_to_train_on(errands):

@@ -81,6 +81,21 @@ def test_groups_have_n_graded_rollouts_of_one_task(tmp_path: Path) -> None:
     )
 
 
+def test_what_other_rewards_add_solves_no_task(tmp_path: Path) -> None:
+    """A rollout with a wrong result has the reward 1 here, since its calls are well-formed."""
+    school = School(wrong_share=0.5)
+    result = asyncio.run(
+        make(tmp_path, school, groups=6, group_size=2, rewards={"check": 1, "tool_use": 1}).run()
+    )
+    rollouts = [
+        rollout for group in read_groups(tmp_path, read_stored(tmp_path)) for rollout in group.rollouts
+    ]
+    assert {rollout.reward for rollout in rollouts} == {1.0, 2.0}
+    assert all(rollout.is_solved is (rollout.rewards["check"] == 1) for rollout in rollouts)
+    solved = [any(item["rewards"]["check"] == 1 for item in line["rollouts"]) for line in lines(tmp_path)]
+    assert result.progress.solved_once == sum(solved) < 6
+
+
 def test_the_plan_follows_from_the_seed(tmp_path: Path) -> None:
     def plan(name: str, seed: int) -> tuple[list[str], set[int]]:
         school = School()

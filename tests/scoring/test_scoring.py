@@ -15,7 +15,14 @@ from treadle.journal.protocol import Journal
 from treadle.models import call
 from treadle.scoring.grade import NotGradableError, grade
 from treadle.scoring.protocol import Score, Scorer, Subject
-from treadle.scoring.registry import RewardSpec, make_scorers, parse_reward, read_rewards, total_reward
+from treadle.scoring.registry import (
+    RewardSpec,
+    make_scorers,
+    mean_reward,
+    parse_reward,
+    read_rewards,
+    total_reward,
+)
 from treadle.scoring.scorers import FunctionScorer
 from treadle.testbed import oracle_for
 
@@ -197,6 +204,15 @@ def test_rewards_are_written_as_texts_or_settings() -> None:
     assert total_reward({"check": 1.0, "short": 0.5}, found) == 1.25
     assert total_reward({"check": 1.0}, found) == 1.0
     assert total_reward({}, found) is None
+
+
+def test_a_score_without_a_penalty_is_not_above_what_was_reached() -> None:
+    specs = read_rewards({"check": 1, "tool_use": 0.5, "length": {"weight": -0.5, "max_tokens": 100}})
+    assert mean_reward({"check": 0.5, "tool_use": 1.0, "length": 0.0}, specs) == pytest.approx(2 / 3)
+    assert mean_reward({"check": 1.0, "tool_use": 1.0, "length": 1.0}, specs) == pytest.approx(2 / 3)
+    assert mean_reward({"check": 1.0, "length": 0.0}, specs) == 1.0
+    assert mean_reward({"length": 1.0}, specs) == -0.5
+    assert mean_reward({}, specs) is None
 
 
 @pytest.mark.parametrize(

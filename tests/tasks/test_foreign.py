@@ -162,7 +162,7 @@ echo 1 > /logs/verifier/reward.txt
         ("true", 1.0),
         ("NaN", "wrote a reward that is no number, 'NaN'"),
         ("{}", "wrote a reward that is no number, '{}'"),
-        ('"x"', "wrote a reward that is no number, '\"x\"': great"),
+        ('"x"', "wrote a reward that is no number, '\"x\"'; the end of their output: great"),
         (None, "wrote no reward"),
     ],
 )

@@ -1,5 +1,6 @@
 """Rare parts of the folders of Harbor and terminal-bench: each has its effect, or is refused by name."""
 
+import asyncio
 import io
 import tarfile
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from tests.tasks.test_foreign import run, solve
 
 from treadle.core.errors import ConfigError
+from treadle.evals import evaluate
 from treadle.runs.task import find_tasks, load_task
 
 HARBOR = {
@@ -35,6 +37,17 @@ BENCH = {
     "run-tests.sh": '[ "$(cat out.txt)" = ok ] && echo "= short test summary info =\nPASSED t::a"\n',
     "solution.sh": '[ "$MODE" = fast ] && echo ok > /app/out.txt\n',
 }
+HARBOR_COMPOSE = """services:
+  main:
+    build: {context: "${CONTEXT_DIR}"}
+    image: ${MAIN_IMAGE_NAME}
+    command: ["sh", "-c", "sleep infinity"]
+    environment: ["TEST_DIR=${TEST_DIR}", MODE=fast]
+    volumes:
+      - ${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}
+      - ${HOST_AGENT_LOGS_PATH}:${ENV_AGENT_LOGS_PATH}
+    deploy: {resources: {limits: {cpus: "${CPUS}", memory: "${MEMORY}"}}}
+"""
 DOCKER = "environment/Dockerfile"
 COMPOSED = "environment/docker-compose.yaml"
 SOLUTION = "solution/solve.sh"
@@ -53,6 +66,17 @@ def write(place: Path, base: dict[str, str], changes: dict[str, str | bytes]) ->
         whole = base[name] + content[1:] if isinstance(content, str) and content[:1] == "+" else content
         path.write_bytes(whole if isinstance(whole, bytes) else whole.encode())
     return f"harbor:{place}:odd"
+
+
+def test_a_kind_of_failures_has_no_output_of_the_tests(tmp_path: Path) -> None:
+    """Output differs from run to run, so that each failure would be a kind of its own."""
+    script = 'echo "in $RANDOM s"; echo 0 > /logs/verifier/reward.txt\n'
+    reference = write(tmp_path, HARBOR, {"tests/test.sh": script})
+    made = asyncio.run(
+        evaluate(models=["mock:echo"], tasks=[reference], epochs=2, path=tmp_path / "evaluation")
+    )
+    assert [(item.kind, item.count) for item in made.results.failures] == [("its tests gave 0", 2)]
+    assert "; the end of their output: in " in made.results.failures[0].example
 
 
 def solved_if(test: str) -> str:
@@ -125,6 +149,10 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
     "a file for Compose with one container": {
         "environment/docker-compose.yml": "services:\n  main:\n    environment: {MODE: fast}\n",
         SOLUTION: solved_if('[ "$MODE" = fast ]'),
+    },
+    "a file for Compose with the folders of logs": {
+        COMPOSED: HARBOR_COMPOSE,
+        SOLUTION: solved_if('[ "$MODE$TEST_DIR" = fast/tests ]'),
     },
     "another spelling of the system": {"task.toml": '[environment]\nos = "Linux"\n'},
     "one user for the agent and the tests": {"task.toml": '[agent]\nuser = "me"\n[verifier]\nuser = "me"\n'},
@@ -219,6 +247,9 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its container has 'privileged'": {COMPOSED: "services: {main: {privileged: true}}\n"},
     "its container runs `serve`": {COMPOSED: "services: {main: {command: serve}}\n"},
     "its container has the volume './d:/d'": {COMPOSED: "services: {main: {volumes: ['./d:/d']}}\n"},
+    "its container has the volume '.*_PATH}:/d'": {
+        COMPOSED: "services: {main: {volumes: ['${HOST_AGENT_LOGS_PATH}:/d']}}\n"
+    },
 }  # fmt: skip
 
 

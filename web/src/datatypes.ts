@@ -152,6 +152,7 @@ export interface RolloutFacts {
   calls: Record<string, [number, number]>;
   branches: BranchFacts[];
   is_trained?: boolean;
+  is_solved?: boolean;
 }
 
 export interface GroupFacts {

@@ -38,6 +38,8 @@ class SampleDetails(Struct, frozen=True, omit_defaults=True):
     """The value of each scorer."""
     reasons: dict[str, str] = {}
     """The sentences of the scorers, of samples that are not solved."""
+    worst: str | None = None
+    """The scorer that took the most from the score; its sentence is the kind of the failure."""
     kind: str | None = None
     """The kind of the failure; `None` if the sample is solved, or has no score."""
     steps: int = 0

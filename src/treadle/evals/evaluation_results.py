@@ -49,19 +49,23 @@ def describe_sample(subject: Subject, specs: Sequence[RewardSpec], solved_at: fl
     score = mean_reward(rewards, specs)
     assert run.stop_reason is not None
     reasons: dict[str, str] = {}
+    worst: str | None = None
     kind: str | None = None
     if score is not None and not reaches(score, solved_at):
         given = {body.name: body.detail or "" for body in bodies if isinstance(body, Rewarded)}
         reasons = {name: given[name] for name in rewards if given.get(name)}
-        worst = min(rewards, key=lambda name: rewards[name])
+        counted = [spec for spec in specs if spec.weight and spec.name in rewards]
+        worst = max(counted, key=lambda spec: max(0.0, spec.weight) - spec.weight * rewards[spec.name]).name
         is_cut = run.stop_reason is not StopReason.COMPLETED and not run.state.is_relayed
-        stopped = run.stop_reason if is_cut else None
-        kind = name_failure(stopped, reasons.get(worst, worst), _find_names(subject))
+        heads = [run.stop_reason.value] if is_cut else []
+        heads += [worst] if len(counted) > 1 or worst not in reasons else []
+        kind = name_failure(reasons.get(worst, ""), _find_names(subject), heads)
     return SampleDetails(
         score=score,
         stop_reason=run.stop_reason,
         scores=rewards,
         reasons=reasons,
+        worst=worst,
         kind=kind,
         steps=subject.steps,
         calls=len(find_made_calls(bodies)) if subject.conversations else run.state.turn.spent.tool_calls,
@@ -87,16 +91,17 @@ def _find_names(subject: Subject) -> set[str]:
     return names
 
 
-def name_failure(stop_reason: StopReason | None, reason: str, names: Collection[str] = ()) -> str:
-    """Return the kind of a failure: the reason without what varies, after what stopped the run, if anything did.
+def name_failure(reason: str, names: Collection[str] = (), heads: Sequence[str] = ()) -> str:
+    """Return the kind of a failure: the reason without what varies, after `heads`.
 
-    `names` are those of tools and arguments, which stay if they are quoted.
+    `names` are those of tools and arguments, which stay if they are quoted. `heads` are what stopped the run, if
+    anything did, and the scorer, if there are several.
     """
     first = _VARYING.sub(
         lambda found: found[0] if found[0][:1] in "'\"`" and found[0][1:-1] in names else "…",
         reason.partition("; ")[0],
     ).strip()
-    return first if stop_reason is None else f"{stop_reason.value}: {first}"
+    return ": ".join([*heads, first] if first else heads)
 
 
 class ModelResult(Struct, frozen=True, kw_only=True):
@@ -306,13 +311,16 @@ def _name_in_full(kind: str, group: Sequence[Sample]) -> str:
     reasons = {_find_reason(sample.details).partition("; ")[0].strip() for sample in group}
     if len(reasons) > 1 or "…" not in kind or not (reason := reasons.pop()):
         return kind
-    stopped = f"{group[0].details.stop_reason.value}: "
-    return f"{stopped}{reason}" if kind.startswith(stopped) else reason
+    heads = ""
+    for head in (group[0].details.stop_reason.value, group[0].details.worst):
+        heads += f"{head}: " if kind.startswith(f"{heads}{head}: ") else ""
+    return heads + reason
 
 
 def _find_reason(details: SampleDetails) -> str:
     """Return the reason of the worst score, which the kind of a failure is named after."""
-    return details.reasons.get(min(details.scores, key=lambda name: details.scores[name], default=""), "")
+    worst = details.worst or min(details.scores, key=lambda name: details.scores[name], default="")
+    return details.reasons.get(worst, "")
 
 
 def compare_results(one: Results, other: Results) -> list[ModelPair]:

@@ -29,6 +29,8 @@ class Rollout(Struct, frozen=True, kw_only=True):
     a reward of 0."""
     rewards: dict[str, float] = {}
     """The rewards by name, without weights."""
+    is_solved: bool = False
+    """True if the weighted mean of `rewards` reaches `solved_at` of the rollouts."""
     step_rewards: tuple[float, ...] | None = None
     """The rewards of the run's completed inferences, in their order; `None` if the task does not reward steps."""
     advantage: float | None = None

@@ -22,7 +22,8 @@ from treadle.rollout.rollout_config import GroupSpec, RolloutConfig
 from treadle.rollout.rollout_progress import RolloutEnded
 from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
-from treadle.scoring.registry import read_rewards, total_reward
+from treadle.scoring.registry import mean_reward, read_rewards, total_reward
+from treadle.scoring.statistics import reaches
 from treadle.tasks.draws import fraction
 from treadle.trajectory.tokens.nodes import Node
 
@@ -236,10 +237,12 @@ class GroupReader:
             or (bool(spans) and spans[-1].finish_reason is FinishReason.LENGTH)
             or (most is not None and any([len(item.token_ids_T) > most for item in trajectories]))
         )
+        score = mean_reward(known, self.rewards)
         rollout = replace(
             rollout,
             reward=total_reward(known, self.rewards),
             rewards={spec.name: known[spec.name] for spec in self.rewards if spec.name in known},
+            is_solved=score is not None and reaches(score, self.config.solved_at),
             is_trained=not (is_overlong and self.config.overlong == "mask"),
         )
         usage, cost = self._own(run)

@@ -239,7 +239,7 @@ class GroupWork:
             "run_ids": [one.rollout.run_id for one in made.rolled],
             "rewards": rewards,
             "graded": len(graded),
-            "solved": sum([reward >= self._config.solved_at for reward in graded]),
+            "solved": sum([one.rollout.is_solved for one in made.rolled]),
             "has_variance": has_variance(rewards),
             "staleness": staleness,
             "sampled": msgspec.to_builtins(merge_sampled([one.sampled for one in made.rolled])),

@@ -158,13 +158,14 @@ class HeldOutWork:
         }
         samples: list[HeldOutSample] = []
         for one, (task, _) in zip(made, spec.places, strict=True):
-            if isinstance(one, Rolled) and one.rollout.reward is not None:
+            if isinstance(one, Rolled) and (reward := one.rollout.reward) is not None:
                 own = [
                     {*answer} == {version} if isinstance(answer, tuple) else find(answer) == version
                     for answer in one.answers
                 ]
                 share = sum(own) / len(own) if own else 1.0
-                samples.append(HeldOutSample(one.rollout.run_id, task, one.rollout.reward, share))
+                run_id, is_solved = one.rollout.run_id, one.rollout.is_solved
+                samples.append(HeldOutSample(run_id, task, reward, share, is_solved))
         details = HeldOutDetails(version, spec.groups, tuple(samples), made.count(None), failed)
         return _decide(details, rolled, next(iter(failed.values()), None) if not samples else None)
 

@@ -36,6 +36,8 @@ class HeldOutSample(Struct, frozen=True):
     reward: float
     own_answers: float = 1.0
     """The share of its answers that the version of its evaluation alone sampled."""
+    is_solved: bool | None = None
+    """True if the attempt solved the task; `None` in ledgers that do not say it."""
 
 
 class HeldOutDetails(Struct, frozen=True):
@@ -89,12 +91,16 @@ def score_round(number: int, details: HeldOutDetails, solved_at: float) -> HeldO
     samples, by_task = details.samples, dict[str, list[float]]()
     for sample in samples:
         by_task.setdefault(sample.task, []).append(sample.reward)
+    solved = [
+        reaches(sample.reward, solved_at) if sample.is_solved is None else sample.is_solved
+        for sample in samples
+    ]
     return HeldOutScore(
         number=-number,
         version=details.version,
         groups=details.groups,
         score=estimate_mean(list(by_task.values())),
-        solved=fmean([reaches(sample.reward, solved_at) for sample in samples]) if samples else 0.0,
+        solved=fmean(solved) if samples else 0.0,
         own_answers=fmean([sample.own_answers for sample in samples]) if samples else 1.0,
         left_out=details.left_out,
         failed=len(details.failed),

@@ -104,7 +104,8 @@ class RolloutConfig(AttemptSection):
     advantages: AdvantageKind | Literal["none"] = AdvantageKind.GROUP
     """How advantages are computed from the rewards of a group; `none`: not at all."""
     solved_at: float = 1.0
-    """The reward, which is the weighted sum, from which on a rollout counts as solved."""
+    """The score from which on a rollout counts as solved: the weighted mean of its rewards, as in evaluations. The
+    reward is their sum."""
     no_variance: Literal["mark", "drop"] = "mark"
     """What happens with a group whose rewards are all equal: it is delivered with a mark, or dropped and replaced
     by another group."""

@@ -43,6 +43,7 @@ class RolloutFacts(Struct, frozen=True, omit_defaults=True):
     """For each tool, how many calls there are, and how many of them failed or were not run."""
     branches: list[BranchFacts]
     is_trained: bool = True
+    is_solved: bool = False
 
 
 class GroupFacts(Struct, frozen=True):
@@ -153,6 +154,7 @@ def _find_rollout_facts(rollout: Rollout) -> RolloutFacts:
         calls=calls,
         branches=[_find_branch_facts(item) for item in rollout.trajectories],
         is_trained=rollout.is_trained,
+        is_solved=rollout.is_solved,
     )
 
 

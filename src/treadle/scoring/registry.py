@@ -122,11 +122,14 @@ def total_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> f
 
 
 def mean_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> float | None:
-    """Return the weighted mean of the rewards; `None` as for `total_reward`. It is the sum if all weights together
-    are not above 0."""
+    """Return the weighted mean of the rewards; `None` as for `total_reward`.
+
+    It is the sum divided by the weights above 0: 1 if these rewards are 1 and there is no penalty. Without a weight
+    above 0 it is the sum.
+    """
     total = total_reward(rewards, specs)
-    weight = sum([spec.weight for spec in specs if spec.name in rewards])
-    return total if total is None or weight <= 0 else total / weight
+    most = sum([max(0.0, spec.weight) for spec in specs if spec.name in rewards])
+    return total / most if total is not None and most else total
 
 
 def make_scorers(specs: Iterable[RewardSpec]) -> tuple["ConfiguredScorer", ...]:

@@ -20,6 +20,7 @@ const ADDRESS = "/v1/view/rollouts";
 const FIRST_READ = 12;
 const MOST_READ = 60;
 const known = (group: GroupFacts): number[] => group.rollouts.map((item) => item.reward).filter((value) => value !== null);
+const isSolved = (group: GroupFacts): boolean => group.rollouts.some((item) => item.is_solved);
 
 /** The rollouts as far as they were read, which stay while pages change. */
 let kept: RolloutsView | null = null;
@@ -95,7 +96,7 @@ function Rollouts(): ReactNode {
 
 function RolloutFigures({ view, all }: { view: RolloutsView; all: RolloutFacts[] }): ReactNode {
   const rewards = view.groups.flatMap(known);
-  const solved = view.groups.filter((group) => known(group).some((reward) => reward >= 1)).length;
+  const solved = view.groups.filter(isSolved).length;
   const branches = all.flatMap((item) => item.branches);
   const exact = branches.filter((item) => item.grade === "token_exact").length;
   const dropped = Object.values(view.dropped).reduce((sum, value) => sum + value, 0);
@@ -273,8 +274,8 @@ const WEIGHTS: Column<GroupFacts> = { name: "Weights", width: "minmax(56px, 1fr)
 const SHOWN: Record<string, (group: GroupFacts) => boolean> = {
   "with variance": (group) => group.has_variance,
   "without variance": (group) => !group.has_variance,
-  "solved at least once": (group) => known(group).some((reward) => reward >= 1),
-  "never solved": (group) => !known(group).some((reward) => reward >= 1),
+  "solved at least once": isSolved,
+  "never solved": (group) => !isSolved(group),
   "with a branch that drifted": (group) => group.rollouts.some((item) => item.branches.some((branch) => branch.drift)),
   "with a failed call": (group) => group.rollouts.some((item) => Object.values(item.calls).some(([, failed]) => failed)),
 };

@@ -35,6 +35,7 @@ class _Compose(Struct, frozen=True):
     contexts: frozenset[str]
     waiting_commands: frozenset[str]
     main_services: frozenset[str]
+    log_volumes: tuple[str, ...]
     variables: dict[str, str]
 
 
@@ -233,7 +234,7 @@ def _check_service(service: Mapping[str, Json], name: str) -> None:
         )
     volumes = service.get("volumes") or []
     kept = volumes if isinstance(volumes, list) else [volumes]
-    if own := [item for item in kept if not str(item).startswith("${T_BENCH_")]:
+    if own := [item for item in kept if not str(item).startswith(_COMPOSE.log_volumes)]:
         raise ConfigError(
             f"its container has the volume {str(own[0])!r:.80} ({name}), which Treadle cannot give it"
         )

@@ -232,10 +232,13 @@ class HarborTask:
 
 
 def _last(outcome: CommandOutcome) -> str:
-    """Return why a command was stopped and the end of its output, after a colon; nothing if there is neither."""
+    """Return why a command was stopped and the end of its output, or nothing if there is neither.
+
+    It is a part of its own of the reason, since output varies and would make each failure a kind of its own.
+    """
     stopped = "" if outcome.stop is None else f"[stopped: {outcome.reason or outcome.stop}]"
     said = f"{stopped} {outcome.text.strip()[-200:]}".strip()
-    return said and f": {said}"
+    return said and f"; the end of their output: {said}"
 
 
 def _read_summary(outcome: CommandOutcome) -> Grade:
