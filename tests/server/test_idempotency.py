@@ -107,6 +107,14 @@ async def test_a_request_whose_answer_died_with_its_server_has_one_effect(
         assert "You said: hello" in again.text
 
 
+async def test_an_answer_is_kept_before_its_client_has_it(client: AsyncOpenAI, journal: Journal) -> None:
+    """So a server that is killed then gives the same answer, with the same time in it."""
+    for number in range(20):
+        for path in ("chat/completions", "responses", "runs"):
+            assert (await post(client, path, BODIES[path], key := f"{path} {number}")).is_success
+            assert (record := journal.resources.get("request", key, 0.0)) and record.state == "completed"
+
+
 async def test_a_chat_that_is_continued_goes_on_once(client: AsyncOpenAI, journal: Journal) -> None:
     messages: list[Any] = [{"role": "user", "content": "one"}]
     for number in range(3):

@@ -139,11 +139,13 @@ class _Answer:
         self._has_news = asyncio.Event()
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the pieces of the body once the head is there."""
+        """Yield the pieces of the body once the head is there; those of an answer that is no stream when it is kept,
+        so that its client never has another one than a later request with its key."""
         number = 0
         while True:
             news = self._has_news
-            while number < len(self.chunks):
+            is_stream = all(name != b"content-length" for name, _ in self.headers)
+            while number < len(self.chunks) and (is_stream or self.is_over):
                 yield self.chunks[number]
                 number += 1
             if self.is_over:
