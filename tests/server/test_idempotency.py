@@ -111,8 +111,11 @@ async def test_an_answer_is_kept_before_its_client_has_it(client: AsyncOpenAI, j
     """So a server that is killed then gives the same answer, with the same time in it."""
     for number in range(20):
         for path in ("chat/completions", "responses", "runs"):
-            assert (await post(client, path, BODIES[path], key := f"{path} {number}")).is_success
-            assert (record := journal.resources.get("request", key, 0.0)) and record.state == "completed"
+            key = f"{path} {number}"
+            assert (await post(client, path, BODIES[path], key)).is_success
+            record = journal.resources.get("request", key, 0.0)
+            assert record is not None
+            assert record.state == "completed"
 
 
 async def test_a_chat_that_is_continued_goes_on_once(client: AsyncOpenAI, journal: Journal) -> None:
