@@ -139,8 +139,11 @@ class _Answer:
         self._has_news = asyncio.Event()
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the pieces of the body once the head is there; those of an answer that is no stream when it is kept,
-        so that its client never has another one than a later request with its key."""
+        """Yield the pieces of the body once the head is there.
+
+        Those of an answer that is no stream come when it is kept, so that its client never has another one than a
+        later request with its key.
+        """
         number = 0
         while True:
             news = self._has_news
