@@ -17,7 +17,6 @@ from tests.server.test_responses import serving
 from treadle import Agent, Policy, Run, model, open_journal
 from treadle.core.events import TextDelta
 from treadle.journal.memory import MemoryJournal
-from treadle.trajectory.tokens import load_tokens
 
 pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.full]
 PERSONA = {
@@ -200,16 +199,15 @@ async def test_messages_that_the_window_does_not_hold(environment, tmp_path):
         assert run.fault in (None, "model", "user"), run.error
 
 
-@pytest.mark.parametrize("has_renderer", [False, True])
-async def test_an_engine_that_is_killed(environment, tmp_path, has_renderer):
+async def test_an_engine_that_is_killed(environment, tmp_path):
     """A run whose engine dies fails through the infrastructure's fault, and is resumed with the next engine."""
     folder = make_language_model(environment, environment / "language-model")
     journal = MemoryJournal()
-    options = {"renderer": f"hf:{folder}?format=hermes"} if has_renderer else {}
 
     def connect(server):
-        options.update(base_url=server.url, max_output_tokens=200, max_attempts=2)
-        return Agent(model(f"vllm:{NAME}", **options), journal=journal)
+        return Agent(
+            model(f"vllm:{NAME}", base_url=server.url, max_output_tokens=200, max_attempts=2), journal=journal
+        )
 
     with serve(environment, folder, tmp_path / "first.log") as server:
         agent = connect(server)
@@ -224,9 +222,6 @@ async def test_an_engine_that_is_killed(environment, tmp_path, has_renderer):
         run = await connect(server).resume("r")
     check_faults([run])
     assert run.messages[-1].content
-    graph = load_tokens(journal, "r")
-    assert not graph.conservation.faults
-    assert [row.grade for row in graph.trajectories] == (["token_exact"] if has_renderer else ["text"])
 
 
 async def test_summaries(language_model):
