@@ -248,7 +248,7 @@ def test_files_are_attached(cli: Cli, script: Script) -> None:
     assert "› look\n  [image of " in shown, shown
     assert "[text of " in shown, shown
     chatted = cli("chat", *base, text="/attach a.png\nlook\n/attach none.png\n/attach\nagain\n")
-    assert chatted.code == 0, chatted
+    assert chatted.code == 2, chatted  # two of its commands were refused
     assert "a.png goes with the next message" in chatted.err
     assert "there is no file 'none.png'" in chatted.err
     assert server.requests[1]["messages"][-1]["content"][1]["type"] == "image_url"

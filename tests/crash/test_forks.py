@@ -116,6 +116,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.knowledge.files.store_index import StoreIndexes
 from treadle.knowledge.memory.memory_tables import Database
+from treadle.knowledge.memory.shared_tables import SharedDatabase
 from treadle.models.wrappers.limiter import Limiter
 from treadle.routing.latency import Latencies
 from treadle.sandbox.commands.execution import SandboxCommand
@@ -181,6 +182,10 @@ def read_database():
     with database.reading() as db:
         assert db.execute("SELECT 1").fetchone() == (1,)
 
+def read_shared():
+    with SharedDatabase.of(memory.resources, "p", "u").reading() as db:
+        assert db.execute("SELECT count(*) FROM memory_entries").fetchone() == (0,)
+
 def build():
     try:
         run_agents.agent_for(spec, None)
@@ -201,6 +206,7 @@ uses = {
     "journal/tables/writer.py": use_journal,
     "knowledge/files/store_index.py": search,
     "knowledge/memory/memory_tables.py": read_database,
+    "knowledge/memory/shared_tables.py": read_shared,
     "models/wrappers/limiter.py": use_limiter,
     "routing/latency.py": lambda: latencies.add("m", 1.0),
     "sandbox/commands/execution.py": lambda: command.stop(Stop.CANCELLED),

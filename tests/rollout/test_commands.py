@@ -278,7 +278,7 @@ for more in ({"previous_response_id": "resp_nope_1_0"}, {"background": True}, {"
         create(model="any", input="x", **more)
     except openai.APIStatusError as error:
         refused.append(error.status_code)
-print(json.dumps([call.name, call.arguments, second.output_text, third.output_text, branch.output_text,
+print(json.dumps([call.name, call.arguments, second.output_text.strip(), third.output_text, branch.output_text,
     kinds[:3], kinds[-1], third.usage.total_tokens > 0, refused]))
 """,
     )

@@ -164,6 +164,7 @@ async def serve_app(
     uvicorn = require("uvicorn", "serve")
     config = uvicorn.Config(
         app,
+        interface="asgi3",  # not all layers are functions that uvicorn would recognise
         log_level="error",
         access_log=False,
         lifespan="on",

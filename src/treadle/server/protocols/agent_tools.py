@@ -17,6 +17,7 @@ from treadle.runs.recording import send
 from treadle.runs.run import Run
 from treadle.server.admission.access import ApiCaller, RequestRefused, hide_servers
 from treadle.server.admission.idempotency import KeyedRequest, keyed_request, new_run_id
+from treadle.server.catalog import UnknownAgentError
 from treadle.server.run_host import AGENT, BegunTurn, RunHost
 from treadle.server.tools.mcp_tools import make_server
 from treadle.server.turn_order import TurnOrder, find_before, plan_text, start_turn, write_needs
@@ -70,7 +71,10 @@ def serve_agents(host: RunHost) -> Any:
         except (RequestRefused, TreadleError) as error:
             if keyed is not None:
                 keyed.has_failed = True
-            text = error.detail if isinstance(error, RequestRefused) else hide_servers(str(error))
+            hides = not isinstance(error, UnknownAgentError)  # which names only what the client asked for
+            text = hide_servers(str(error), hides_models=hides)
+            if isinstance(error, RequestRefused):
+                text = error.detail
             return ToolResult("", name, text, is_error=True, error_kind=ToolErrorKind.FAILED)
 
     return make_server(specs, call)
