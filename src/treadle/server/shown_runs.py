@@ -4,6 +4,7 @@ Names of models are those that clients know. Settings, paths and the names of to
 addresses are taken out of errors. What the agent reads and says, its tools and its limits are shown.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -79,8 +80,10 @@ class _ShownJournal:
 
 def _hide(text: str, info: RunInfo) -> str:
     """Return the text of an error without addresses and the real name of the model."""
-    told = hide_servers(text)
-    return told.replace(info.model, info.labels.get(AGENT, "the model")) if info.model else told
+    told, alias = hide_servers(text), info.labels.get(AGENT, "the model")
+    return (
+        re.sub(rf"(?<![\w-]){re.escape(info.model)}(?![\w-])", lambda _: alias, told) if info.model else told
+    )
 
 
 def _show_event(event: Any, caller: ApiCaller, info: RunInfo) -> Any:
