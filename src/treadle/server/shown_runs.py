@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.events.narrowing import Item
+from treadle.export.groups import Group
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.server.admission.access import ApiCaller, hide_servers
@@ -54,6 +55,19 @@ def view_of(caller: ApiCaller, info: RunInfo) -> Callable[[Item], Item] | None:
 def journal_of(journal: Journal, caller: ApiCaller) -> Journal:
     """Return the runs of a journal as a client sees them, for what only reads."""
     return journal if caller.sees_all else cast("Journal", _ShownJournal(journal, caller))
+
+
+def show_group(group: Group) -> Group:
+    """Return a group with its tokens as a client sees it who does not see all."""
+    rollouts = []
+    for rollout in group.rollouts:
+        alias = rollout.metadata.get(AGENT)
+        shown = [
+            replace(item, spans=tuple([replace(span, model=alias, engine=None) for span in item.spans]))
+            for item in rollout.trajectories
+        ]
+        rollouts.append(replace(rollout, trajectories=tuple(shown)))
+    return replace(group, rollouts=tuple(rollouts))
 
 
 class _ShownJournal:
