@@ -459,6 +459,17 @@ def test_a_report_on_two_evaluations_has_the_runs_of_both(tmp_path: Path) -> Non
     assert len(listed["data"]) == 2
 
 
+def test_a_report_on_two_evaluations_with_one_name_has_the_runs_of_the_first(tmp_path: Path) -> None:
+    """The ids of runs begin with the name of their evaluation."""
+    cli = Cli(tmp_path)
+    for folder, model in (("one", "oracle"), ("two", "oracle:0")):
+        assert cli("eval", "--task", "files:csv_sum-0001", "--model", model, "--out", folder).code == 0
+    page = make_evaluation_page([tmp_path / "one", tmp_path / "two"])
+    assert page.view.has_runs == (True, False)
+    listed: Any = page.runs["/v1/runs"]
+    assert [run["reward"] for run in listed["data"]] == [1.0]
+
+
 def test_an_evaluation_from_elsewhere_is_shown_beside_another_one(tmp_path: Path) -> None:
     cli, paths = Cli(tmp_path), [tmp_path / "one", tmp_path / "two"]
     for path in paths:
