@@ -75,8 +75,8 @@ class Check:
             return None
         if not facts.is_exact:
             facts = facts_of([event.body for event in self._journal.read(run_id)])
-        # How often its driver was lost follows from no event. An older Treadle kept no `ended_at`, and listed runs of
-        # stopped processes as cancelled.
+        # How often its driver was lost follows from no event. An older Treadle kept no `ended_at`, and listed runs
+        # of stopped processes as cancelled.
         right = replace(facts.info(run_id, is_driven=False), losses=info.losses)
         right = right if info.ended_at is not None else replace(right, ended_at=None)
         if (right.stop_reason, info.stop_reason) == (LEFT, StopReason.CANCELLED):
