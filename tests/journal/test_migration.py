@@ -15,7 +15,7 @@ from treadle.core import events as e
 from treadle.core.errors import UntrustedError
 from treadle.journal.check import Check
 from treadle.journal.listing import facts_of
-from treadle.journal.run_info import RunFilter
+from treadle.journal.run_info import LEFT, QUEUE, RunFilter
 from treadle.journal.tables.table_rows import RUN_COLUMNS, Query, row_checksum, seed_of
 
 GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))
@@ -185,3 +185,26 @@ async def test_runs_of_the_version_before_get_their_ends(
             store_as_before(query)
         assert {info.status for info in journal.runs()} == {"finished"}
         assert list(journal.find_faults()) == []
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_a_run_that_a_version_before_listed_as_cancelled_is_whole(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = str(tmp_path / "runs.db") if store == "sqlite" else request.getfixturevalue("postgres_url")
+    with open_journal(place) as journal:
+        writer = journal.create("left")
+        started = e.RunStarted(at=1.0, version="2.7", metadata={QUEUE: "serve"})
+        writer.append([started, e.RunPaused(at=2.0, reason="cancelled")])
+        await writer.sync()
+        await writer.release()
+        await writer.sync()
+        assert journal.runs()[0].stop_reason == LEFT
+    with connection(place) as query:
+        ((key, *values),) = query(f"SELECT id, {', '.join(RUN_COLUMNS[:-1])} FROM runs", ())
+        before = tuple(["cancelled" if value == LEFT else value for value in values])
+        change = "UPDATE runs SET stop_reason='cancelled', checksum=? WHERE id=?"
+        query(change, (row_checksum(before, seed_of("left")), key))
+    with open_journal(place) as journal:
+        assert journal.runs()[0].stop_reason == "cancelled"
+        assert Check(journal).check_run("left").problems == ()

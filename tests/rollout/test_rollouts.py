@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.rollout.students import School
 from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError, TransportError
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
-from treadle.export.groups import Group
+from treadle.export.groups import Group, load_rollout
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 from treadle.jobs.progress import JobNotice
 from treadle.journal.memory import MemoryJournal
@@ -21,7 +22,7 @@ from treadle.models import RetryModel
 from treadle.models.protocol import Model, Watch
 from treadle.rollout import Result, Rollouts
 from treadle.rollout.rollout_config import GroupSpec, make_config
-from treadle.rollout.rollout_folder import check_continued, read_groups, read_stored
+from treadle.rollout.rollout_folder import RolloutFolder, check_continued, read_groups, read_stored
 from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt
 from treadle.rollout.sinks.registry import make_sinks
@@ -92,6 +93,11 @@ def test_what_other_rewards_add_solves_no_task(tmp_path: Path) -> None:
     ]
     assert {rollout.reward for rollout in rollouts} == {1.0, 2.0}
     assert all(rollout.is_solved is (rollout.rewards["check"] == 1) for rollout in rollouts)
+    with closing(
+        open_journal(read_stored(tmp_path).config.journal or RolloutFolder(tmp_path).journal)
+    ) as journal:
+        read = [load_rollout(journal, rollout.run_id)[0] for rollout in rollouts]
+    assert [(one.reward, one.is_solved) for one in read] == [(one.reward, one.is_solved) for one in rollouts]
     solved = [any(item["rewards"]["check"] == 1 for item in line["rollouts"]) for line in lines(tmp_path)]
     assert result.progress.solved_once == sum(solved) < 6
 

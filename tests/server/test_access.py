@@ -17,8 +17,9 @@ from tests.server.test_relay import relaying
 from tests.server.test_responses import CONFIG, journal, serving
 
 from treadle import Run
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.protocol import Journal
+from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
 from treadle.server.admission.access import hash_key, hide_servers
 from treadle.server.api_server import load_served, serve_api
@@ -364,7 +365,19 @@ async def test_a_large_picture_of_a_client_is_kept(url: str, journal: Journal) -
             "see https://host.org/docs. No file 'a file of the server b', /v1/runs",
         ),
         ("http://vllm failed; see http://vllm.org/errors", "the server failed; see http://vllm.org/errors"),
+        ("overloaded on 10.0.0.5:8000, file:///srv/log", "overloaded on the server, the server"),
     ],
 )
 def test_the_address_of_a_server_is_hidden_and_no_other_is_cut(text: str, told: str) -> None:
     assert hide_servers(text) == told
+
+
+@pytest.mark.parametrize("place", ["owner@127.0.0.1:1", "owner@db.invalid", "?host=/nowhere/owner"])
+def test_the_address_of_a_database_is_hidden(place: str) -> None:
+    at, _, options = place.partition("?")
+    with pytest.raises(JournalError) as raised:
+        open_journal(f"postgres://{at}/runs?connect_timeout=2&{options}")
+    assert "owner" in str(raised.value)
+    told = hide_servers(str(raised.value))
+    assert told.startswith("the journal 'the server' cannot be reached")
+    assert not [word for word in ("owner", "127.0.0.1", "invalid", "nowhere") if word in told]

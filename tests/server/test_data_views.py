@@ -91,6 +91,7 @@ async def test_a_page_asks_for_the_tokens_and_the_exports_of_a_run(
     assert (await ask(client, "/view/runs/r1/exported?format=treadle"))["losses"] == []
     group = (await ask(client, "/view/groups/g1"))["groups"][0]
     assert [item["run_id"] for item in group["rollouts"]] == [run.run_id for run in runs]
+    assert all(item["is_solved"] for item in group["rollouts"])
     said = await ask(client, "/view/rollouts/g1/r2")
     assert said["messages"][-1]["role"] == "assistant"
     code = tmp_path / "code.py"

@@ -121,6 +121,24 @@ async def test_a_call_that_was_refused_here_is_not_the_clients(
         assert last.output_text == "done"
 
 
+async def test_a_response_without_tools_is_the_same_however_it_is_read(
+    tmp_path: Path, journal: Journal
+) -> None:
+    call = calling(("c1", "add", '{"a": 1, "b": 2}'))
+    messages = [call, {"content": "3"}, call, {"content": "no"}, call, {"content": "no"}]
+    async with talking(tmp_path, journal, *messages) as (client, _):
+        first, _events = await respond(client, False, model="far", tools=[ADD], input="add")
+        output: Any = [{"type": "function_call_output", "call_id": first.output[0].call_id, "output": "3"}]
+        last, _events = await respond(
+            client, False, model="far", tools=[ADD], input=output, previous_response_id=first.id
+        )
+        for is_stream in (False, True):
+            last, _events = await respond(
+                client, is_stream, model="far", input="more", previous_response_id=last.id
+            )
+            assert kinds(last) == kinds(await client.responses.retrieve(last.id)) == ["mcp_call", "message"]
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_reasoning_is_one_item(is_stream: bool, tmp_path: Path, journal: Journal) -> None:
     said = {"content": "yes", "reasoning_content": "let me see"}

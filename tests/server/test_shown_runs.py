@@ -29,6 +29,8 @@ ROUTES = (
     *("runs/RUN/export?format=journal", "runs/RUN/export?format=atif", "runs/export?format=journal"),
     *("view/runs/RUN/events", "view/runs/RUN/prompts/1", "view/runs/RUN/relatives", "conversations/conv_RUN"),
     *("view/runs/RUN/exported?format=journal", "view/runs/RUN/exported?format=atif", "view/runs/RUN/tokens"),
+    *[f"runs/RUN/export?format={name}" for name in ("tokens", "atropos", "verifiers")],
+    *("view/runs/RUN/exported?format=tokens", "runs/export?format=tokens", "runs/export?format=verifiers"),
     *("conversations/conv_RUN/items", "../metrics", "../openapi.json", "../readyz"),
 )
 
@@ -97,7 +99,12 @@ async def test_a_client_learns_nothing_of_what_stands_behind_the_server(
                 told[f"plain chat {said}"] = (
                     await post("kim", "chat/completions", chat | {"model": "fast"})
                 ).text
+                for asked, is_known in (("scales", True), ("fast", False), ("openai:hidden-model", False)):
+                    listed = json.loads(await read("kim", "runs", params={"model": asked}))
+                    assert (run_id in [run["id"] for run in listed["data"]]) is is_known
                 # The operator sees all.
+                listed = json.loads(await read("root", "runs", params={"model": "fast"}))
+                assert run_id in [run["id"] for run in listed["data"]]
                 seen = await read("root", f"runs/{run_id}/events")
                 assert "secret_tools" in seen
                 assert '"by":"root"' in seen

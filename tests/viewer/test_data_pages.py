@@ -27,8 +27,11 @@ from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import compare_datasets, make_dataset_view
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topics_view import make_topics_view
+from treadle.evals.evaluation_folder import EvaluationFolder
+from treadle.jobs.ledger import Ledger
 from treadle.rollout.rollouts_view import make_rollouts_view
 from treadle.viewer.data_pages import DataKind, encode_page, find_kind, make_evaluation_page, write_page
+from treadle.viewer.viewed_data import ViewedData
 
 LONG = "Donaudampfschifffahrtsgesellschaft" * 20
 
@@ -397,10 +400,14 @@ def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: S
     screen.open(page := tmp_path / "both.html")
     assert "two" in screen.run("document.body.innerText")
     assert screen.run("document.querySelectorAll('#both tbody tr').length") == 4
+    assert "treadle view" not in screen.run("document.querySelector('.overview').innerText")
     screen.check(page)
-    # The runs of both are in it.
     screen.run("[...document.querySelectorAll('#both tbody tr')][0].cells[4].querySelector('a').click()")
     screen.wait("document.querySelector('main').innerText.includes('Transcript')")
+    (tmp_path / "two" / "runs.db").rename(tmp_path / "elsewhere.db")
+    assert cli("report", "one", "two", "--out", "both.html").code == 0
+    screen.open(page)
+    assert "treadle view two" in screen.run("document.querySelector('.overview').innerText")
     # Nobody named these two.
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     assert cli("report", "one", "copy", "--out", "same.html").code == 0
@@ -452,3 +459,25 @@ def test_a_report_on_two_evaluations_has_the_runs_of_both(tmp_path: Path) -> Non
         assert f"/v1/view/runs/{sample.run_id}/events" in page.runs
     listed: Any = page.runs["/v1/runs"]
     assert len(listed["data"]) == 2
+
+
+def test_a_report_on_two_evaluations_with_one_name_has_the_runs_of_the_first(tmp_path: Path) -> None:
+    """The ids of runs begin with the name of their evaluation."""
+    cli = Cli(tmp_path)
+    for folder, model in (("one", "oracle"), ("two", "oracle:0")):
+        assert cli("eval", "--task", "files:csv_sum-0001", "--model", model, "--out", folder).code == 0
+    page = make_evaluation_page([tmp_path / "one", tmp_path / "two"])
+    assert page.view.has_runs == (True, False)
+    listed: Any = page.runs["/v1/runs"]
+    assert [run["reward"] for run in listed["data"]] == [1.0]
+
+
+def test_an_evaluation_from_elsewhere_is_shown_beside_another_one(tmp_path: Path) -> None:
+    cli, paths = Cli(tmp_path), [tmp_path / "one", tmp_path / "two"]
+    for path in paths:
+        task = ("--task", "files:csv_sum-0001", "--model", "oracle", "--journal", "both.db")
+        assert cli("eval", *task, "--name", path.name, "--out", path.name).code == 0
+    for path in paths:
+        with Ledger(EvaluationFolder(path).ledger) as ledger:
+            ledger.set(EvaluationFolder.SEAL, "of somebody else")
+    assert ViewedData(paths).evaluation().has_runs == (True, False)

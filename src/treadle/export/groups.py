@@ -14,6 +14,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
 from treadle.runs.run import Run
 from treadle.scoring.grade import read_subject
+from treadle.scoring.statistics import reaches
 from treadle.trajectory.tokens.token_graph import Conservation, TokenGraph, load_tokens
 from treadle.trajectory.tokens.trajectories import Decoders, Trajectory
 
@@ -30,7 +31,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     rewards: dict[str, float] = {}
     """The rewards by name, without weights."""
     is_solved: bool = False
-    """True if the weighted mean of `rewards` reaches `solved_at` of the rollouts."""
+    """True if the weighted mean of `rewards` reaches `solved_at` of the rollouts; 1 if their job is not known."""
     step_rewards: tuple[float, ...] | None = None
     """The rewards of the run's completed inferences, in their order; `None` if the task does not reward steps."""
     advantage: float | None = None
@@ -106,15 +107,19 @@ def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tu
     if run.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         raise ExportError(f"run {run_id!r} failed through no fault of its model ({run.error}); resume it")
     rollout, graph = read_rollout(journal, run)
-    total = _sum_rewards(rollout) if reward is None else rollout.rewards.get(reward)
-    return replace(rollout, reward=total), graph.conservation
+    total, mean = _weigh(rollout) if reward is None else (rollout.rewards.get(reward),) * 2
+    is_solved = mean is not None and reaches(mean, 1.0)
+    return replace(rollout, reward=total, is_solved=is_solved), graph.conservation
 
 
-def _sum_rewards(rollout: Rollout) -> float | None:
+def _weigh(rollout: Rollout) -> tuple[float | None, float | None]:
+    """Return the weighted sum of the rewards and their weighted mean; `None` if there are none."""
     known, weights = rollout.rewards, rollout.metadata.get(WEIGHTS_LABEL)
-    if isinstance(weights, dict):
-        known = {name: known[name] * weight for name, weight in weights.items() if weight and name in known}
-    return sum(known.values()) if known else None
+    given = weights if isinstance(weights, dict) else dict.fromkeys(known, 1.0)
+    own = {name: weight for name, weight in given.items() if weight and name in known}
+    total = sum([known[name] * weight for name, weight in own.items()])
+    most = sum([max(0.0, weight) for weight in own.values()])
+    return (total, total / most if most else total) if own else (None, None)
 
 
 def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tuple[Rollout, TokenGraph]:

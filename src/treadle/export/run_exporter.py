@@ -50,6 +50,8 @@ class RunExporter(Struct):
     """A function that is called with each run or group that is left out, and the reason."""
     guard: Callable[[str], AbstractContextManager[None]]
     """The work on a run is done within `guard(run_id)`, which may catch its errors."""
+    show: Callable[[Group], Group] | None = None
+    """A function that returns a group as its reader may see it. `None`: the reader sees all."""
     tally: ExportedTokens = field(default_factory=ExportedTokens)
     groups: int = 0
     shortened: int = 0
@@ -124,7 +126,7 @@ class RunExporter(Struct):
             if isinstance(item, tuple):
                 self.on_skip(*item)
             else:
-                yield item
+                yield item if self.show is None else self.show(item)
 
     def _make_mask(self, run_ids: Sequence[str], options: TokenOptions) -> LossMask:
         from treadle.trajectory.tokens.masks import make_mask

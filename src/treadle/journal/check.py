@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from treadle.core.errors import JournalError
 from treadle.core.events import digests_of
+from treadle.core.types import StopReason
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import DAMAGED, RunFilter
+from treadle.journal.run_info import DAMAGED, LEFT, RunFilter
 
 
 class Checked(Struct, frozen=True):
@@ -74,8 +75,11 @@ class Check:
             return None
         if not facts.is_exact:
             facts = facts_of([event.body for event in self._journal.read(run_id)])
-        # How often its driver was lost follows from no event, and an older Treadle kept no `ended_at`.
+        # How often its driver was lost follows from no event. An older Treadle kept no `ended_at`, and listed runs
+        # of stopped processes as cancelled.
         right = replace(facts.info(run_id, is_driven=False), losses=info.losses)
         right = right if info.ended_at is not None else replace(right, ended_at=None)
+        if (right.stop_reason, info.stop_reason) == (LEFT, StopReason.CANCELLED):
+            right = replace(right, stop_reason=info.stop_reason)
         wrong = [name for name in info.__struct_fields__ if getattr(info, name) != getattr(right, name)]
         return f"the listing of run {run_id!r} has a wrong value for {', '.join(wrong)}" if wrong else None

@@ -10,8 +10,8 @@ from treadle.export.groups import GroupBy
 from treadle.export.run_exporter import RunExporter, TokenOptions, check_format
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.journal.protocol import Journal
-from treadle.server.admission.access import ApiCaller
-from treadle.server.shown_runs import journal_of
+from treadle.server.admission.access import ApiCaller, hide_servers
+from treadle.server.shown_runs import journal_of, show_group
 from treadle.trajectory.tokens.masks import check_mask_names
 
 
@@ -26,12 +26,14 @@ class ExportForm(Struct, frozen=True):
         """Return the lines of the runs as a client sees them, and why runs or groups were left out. Blocks."""
         lines: list[bytes] = []
         left_out: list[str] = []
+        tell = str if caller.sees_all else hide_servers
         is_tokens = self.format in TOKEN_FORMATS
         exporter = RunExporter(
             journal if is_tokens else journal_of(journal, caller),
             self.format,
-            lambda run_id, why: left_out.append(why),
+            lambda run_id, why: left_out.append(tell(why)),
             lambda run_id: nullcontext(),
+            None if caller.sees_all else show_group,
         )
         if is_tokens:
             exporter.write_tokens(run_ids, None, self.options, lines.extend)

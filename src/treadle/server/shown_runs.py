@@ -4,6 +4,7 @@ Names of models are those that clients know. Settings, paths and the names of to
 addresses are taken out of errors. What the agent reads and says, its tools and its limits are shown.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.events.narrowing import Item
+from treadle.export.groups import Group
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.server.admission.access import ApiCaller, hide_servers
@@ -55,6 +57,19 @@ def journal_of(journal: Journal, caller: ApiCaller) -> Journal:
     return journal if caller.sees_all else cast("Journal", _ShownJournal(journal, caller))
 
 
+def show_group(group: Group) -> Group:
+    """Return a group with its tokens as a client sees it who does not see all."""
+    rollouts = []
+    for rollout in group.rollouts:
+        alias = rollout.metadata.get(AGENT)
+        shown = [
+            replace(item, spans=tuple([replace(span, model=alias, engine=None) for span in item.spans]))
+            for item in rollout.trajectories
+        ]
+        rollouts.append(replace(rollout, trajectories=tuple(shown)))
+    return replace(group, rollouts=tuple(rollouts))
+
+
 class _ShownJournal:
     """A journal whose events and facts are those that a client sees."""
 
@@ -79,8 +94,10 @@ class _ShownJournal:
 
 def _hide(text: str, info: RunInfo) -> str:
     """Return the text of an error without addresses and the real name of the model."""
-    told = hide_servers(text)
-    return told.replace(info.model, info.labels.get(AGENT, "the model")) if info.model else told
+    told, alias = hide_servers(text), info.labels.get(AGENT, "the model")
+    return (
+        re.sub(rf"(?<![\w-]){re.escape(info.model)}(?![\w-])", lambda _: alias, told) if info.model else told
+    )
 
 
 def _show_event(event: Any, caller: ApiCaller, info: RunInfo) -> Any:

@@ -102,7 +102,8 @@ class EvaluationPage(Struct, frozen=True):
 
 def make_evaluation_page(paths: Sequence[Path], *, journal: str | None = None) -> EvaluationPage:
     """Return what a page in one file shows of one evaluation or two. It has their runs: failures of each kind
-    first, as many as fit. `journal` is that of the first one; the second has no runs if its journal is not there.
+    first, as many as fit. `journal` is that of the first one. The second has no runs if its journal is not there,
+    or if its runs have the ids of those of the first.
 
     Raises: `ConfigError`; `JournalError`.
     """
@@ -111,8 +112,14 @@ def make_evaluation_page(paths: Sequence[Path], *, journal: str | None = None) -
     answers: dict[str, object] = {}
     listed: list[Any] = []
     has_runs: list[bool] = []
+    known: set[str] = set()
     for number, (path, kept, results) in enumerate(zip(paths, stored, view.evaluations, strict=True)):
         found: Any = None
+        own = {sample.run_id for sample in results.samples}
+        if known & own:  # an address of the page leads to one run
+            has_runs.append(False)
+            continue
+        known |= own
         try:
             address = EvaluationFolder(path).find_journal(kept, None if number else journal)
             with open_journal(address, must_exist=True) as opened:

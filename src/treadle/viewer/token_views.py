@@ -1,6 +1,6 @@
 """What pages show of a run's tokens, of the group that it belongs to, and of the rows that exporters make of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -97,15 +97,25 @@ def load_group(journal: Journal, group_id: str, visible: Mapping[str, str]) -> G
     return make_group(rollouts, group_relative, group_id=group_id, number=1, task="")
 
 
-def view_export(journal: Journal, run_id: str, format: str, visible: Mapping[str, str]) -> ExportedRun:
+def view_export(
+    journal: Journal,
+    run_id: str,
+    format: str,
+    visible: Mapping[str, str],
+    show: Callable[[Group], Group] | None = None,
+) -> ExportedRun:
     """Return the lines that a format of rows or of tokens makes of a run, and what they lose.
+
+    `show` returns a group as its reader may see it. `None`: the reader sees all.
 
     Raises: `ConfigError` for an unknown format; `JournalError`.
     """
     losses: list[str] = []
     try:
         if format in TOKEN_FORMATS.names():
-            lines = _export_tokens(journal, run_id, format, visible)
+            group = _load_alone(journal, run_id, visible)
+            shown = group if show is None else show(group)
+            lines = encode_group(shown, TOKEN_FORMATS.load(format)).splitlines()
         else:
             lines, losses = _export_row(journal, run_id, FORMATS.load(format))
     except ExportError as error:
@@ -121,11 +131,11 @@ def _export_row(journal: Journal, run_id: str, row_format: RowFormat) -> tuple[l
     return lines, [loss.value for loss in find_losses(row, back)]
 
 
-def _export_tokens(journal: Journal, run_id: str, format: str, visible: Mapping[str, str]) -> list[bytes]:
+def _load_alone(journal: Journal, run_id: str, visible: Mapping[str, str]) -> Group:
+    """Return a run as a group of its own, with its advantage in the group that it belongs to."""
     rollout = load_rollout(journal, run_id)[0]
     advantage = _find_advantage(journal, run_id, visible)
-    group = make_group([rollout], lambda _: [advantage], group_id=run_id, number=1, task="")
-    return encode_group(group, TOKEN_FORMATS.load(format)).splitlines()
+    return make_group([rollout], lambda _: [advantage], group_id=run_id, number=1, task="")
 
 
 def list_formats() -> dict[str, Any]:

@@ -126,9 +126,9 @@ class ViewedData:
         if self._kind is not DataKind.EVALUATION:
             raise ConfigError("there is no evaluation; `treadle view FOLDER` shows one")
         view = make_evaluation_view(*map(read_results, self._paths))
-        # The server has one journal, which evaluations may share.
-        journals = [str(EvaluationFolder(path).find_journal(read_evaluation(path))) for path in self._paths]
-        return replace(view, has_runs=tuple([name == journals[0] for name in journals]))
+        # The server has one journal, that of the first evaluation, which another one may share.
+        first, *others = map(_find_journal, self._paths)
+        return replace(view, has_runs=(True, *[name is not None and name == first for name in others]))
 
     def topics(self) -> TopicsView:
         if self._kind is not DataKind.TOPICS:
@@ -188,3 +188,12 @@ class ViewedData:
         group = load_group(journal, group_id, {})
         groups = [find_facts(group)] if group.rollouts else []
         return RolloutsView(name=group_id, folder="", groups=groups, delivered=len(groups), dropped={})
+
+
+def _find_journal(path: Path) -> str | None:
+    """Return the address of the journal of an evaluation; `None` if the evaluation comes from elsewhere and names
+    one."""
+    try:
+        return str(EvaluationFolder(path).find_journal(read_evaluation(path)))
+    except ConfigError:
+        return None

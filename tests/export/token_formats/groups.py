@@ -135,6 +135,7 @@ def groups(draw: st.DrawFn) -> Group:
                 reward=draw(st.none() | st.floats(-2, 2)),
                 rewards=rewards,
                 advantage=draw(st.none() | st.floats(-2, 2)),
+                is_solved=draw(st.booleans()),
                 stop_reason=draw(st.sampled_from(list(StopReason))),
                 messages=draw(st.sampled_from([(), trajectories[0].messages])),
                 tools=draw(st.sampled_from([(), (TOOL,)])),

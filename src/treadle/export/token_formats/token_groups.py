@@ -33,6 +33,7 @@ class _RolloutPart(Struct, frozen=True, omit_defaults=True):
     tools: tuple[ToolSpec, ...] = ()
     metadata: dict[str, Json] = {}
     step_rewards: tuple[float, ...] | None = None
+    is_solved: bool = False
 
 
 class _GroupPart(Struct, frozen=True, omit_defaults=True):
@@ -142,6 +143,7 @@ def _write_branch(
                 rollout.tools,
                 rollout.metadata,
                 rollout.step_rewards,
+                rollout.is_solved,
             )
         )
         if is_first
@@ -178,6 +180,7 @@ def _read_rollout(rows: Sequence[Mapping[str, Json]]) -> Rollout:
         reward=first.get("reward"),
         rewards=first["rewards"],
         advantage=first.get("advantage"),
+        is_solved=part.is_solved,
         is_trained=part.is_trained,
         stop_reason=StopReason(first["stop_reason"]),
         messages=msgspec.convert(first["transcript"], tuple[Message, ...]),

@@ -30,7 +30,11 @@ _HEADERS = frozenset(
     b"access-control-request-method authorization content-length host origin transfer-encoding x-api-key".split()
 )
 """The headers that decide whether a request is let in."""
-_ADDRESS = re.compile(r"\b(https?://[^\s/'\",;()]++)(/[^\s'\",;()]*+)?")
+_ADDRESS = re.compile(r"\b([a-z][a-z+]*+://[^\s/'\",;()]*+)(/[^\s'\",;()]*+)?")
+_HOST = re.compile(
+    r"""\bhost '[^']++'|\bserver at "[^"]++"(?: \([^)]*+\))?, port \d++|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d++)?\b"""
+)
+"""An address that is not a URL, also as PostgreSQL's library writes it."""
 _NAME = re.compile(r"https?://(?:[\w-]++\.)++[a-zA-Z]{2,}+")
 """The origin of a public page."""
 _OF_API = re.compile(r"/(?:v\d|api\b|openai\b)|[^?]*+\?")
@@ -308,7 +312,7 @@ def hide_servers(text: str, *, hides_models: bool = True) -> str:
         is_link = origin not in alone and _NAME.fullmatch(origin) and not _OF_API.match(path)
         return found[0] if is_link else "the server"
 
-    text = _ADDRESS.sub(hide, text)
+    text = _HOST.sub("the server", _ADDRESS.sub(hide, text))
     for name in set(_MODEL.findall(text)) if hides_models else ():
         own = rf"model '{re.escape(name)}'|(?<![\w-]){re.escape(name)}(?![\w-])"
         text = re.sub(own, "the model", text)

@@ -122,10 +122,10 @@ class ResponseFold(ResponseWriter):
 
     def offer(self, tools: Iterable[ToolSpec], output: OutputSpec | None) -> None:
         """Note the tools that the run has from now on, and the form of its answers."""
-        if tools := tuple(tools):
-            self._external = frozenset([tool.name for tool in tools if tool.is_external])
-            self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
-            self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
+        tools = tuple(tools)
+        self._external = frozenset([tool.name for tool in tools if tool.is_external])
+        self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
+        self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
         self._answer_tool = None if output is None else output.tool
         self._has_form = output is not None
 

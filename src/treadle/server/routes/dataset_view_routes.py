@@ -9,13 +9,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
+from msgspec.structs import replace
 
 from treadle.export.token_exporter import TOKEN_FORMATS
-from treadle.server.admission.access import RequestRefused
+from treadle.server.admission.access import RequestRefused, hide_servers
 from treadle.server.routes.route_context import Checked, Fast, Name, Reader, TheHost, encode
-from treadle.server.shown_runs import journal_of
+from treadle.server.shown_runs import journal_of, show_group
 from treadle.trajectory.tokens.masks import check_mask_names
-from treadle.viewer.token_views import list_formats, view_export, view_tokens
+from treadle.viewer.token_views import ExportedRun, list_formats, view_export, view_tokens
 from treadle.viewer.viewed_data import ViewedData
 
 router = APIRouter(prefix="/v1/view", tags=["viewer"], dependencies=[Checked])
@@ -137,7 +138,13 @@ async def get_exported(run_id: Name, host: TheHost, caller: Reader, format: str 
     """Return the lines that a format makes of a run, and what they lose."""
     await host.get_info(caller, run_id)
     journal = host.journal if format in TOKEN_FORMATS.names() else journal_of(host.journal, caller)
-    return await _answer(view_export, journal, run_id, format, host.visible_to(caller))
+    show = None if caller.sees_all else show_group
+
+    def make() -> ExportedRun:
+        found = view_export(journal, run_id, format, host.visible_to(caller), show)
+        return found if caller.sees_all else replace(found, refused=hide_servers(found.refused))
+
+    return await _answer(make)
 
 
 @router.get("/formats")

@@ -101,12 +101,14 @@ async def read_listed(
         hint = did_you_mean(status, known, f"known are {', '.join(known)}")
         raise ConfigError(f"there is no status {status!r:.100}{hint}")
     labels = dict(_read_label(text) for text in label or ())
-    if agent is not None:
-        labels[AGENT] = agent
+    # A client that sees only its own runs is shown the agent as the model.
+    names = {name for name in (agent, None if caller.sees_all else model) if name is not None}
+    if names:
+        labels[AGENT] = names.pop() if len(names) == 1 else ""  # no run has two names
     condition = RunFilter(
         status=status,
         stop_reason=stop_reason,
-        model=model,
+        model=model if caller.sees_all else None,
         parent_run_id=parent,
         created_since=created_since,
         created_before=created_before,
