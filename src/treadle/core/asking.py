@@ -78,10 +78,22 @@ class Question(Struct, frozen=True):
             raise ConfigError(f"{self.text!r} cannot be answered; give options, or allow a text")
 
     def without(self, mask: Mask) -> "Question":
-        """Return this question without the secrets of `mask` in its texts."""
-        options = [Option(mask.hide(item.label), mask.hide(item.description)) for item in self.options]
+        """Return this question without the secrets of `mask` in its texts. Labels that become equal get numbers."""
+        labels = [mask.hide(item.label) for item in self.options]
+        options = [
+            Option(label if labels.count(label) == 1 else f"{label} ({number})", mask.hide(item.description))
+            for number, (label, item) in enumerate(zip(labels, self.options, strict=True), 1)
+        ]
         schema = None if self.schema is None else mask.hide_value(self.schema)
         return replace(self, text=mask.hide(self.text), options=options, schema=schema)
+
+    def read_choice(self, shown: "Question", answer: "Answer") -> "Answer":
+        """Return an answer to `shown`, which is this question without secrets, with the label that the option has
+        here."""
+        for own, option in zip(self.options, shown.options, strict=True):
+            if answer.text == option.label:
+                return replace(answer, text=own.label)
+        return answer
 
 
 class Answer(Struct, frozen=True):
