@@ -21,7 +21,7 @@ from treadle.core import events as e
 from treadle.core.actions import Append, AskUser, tell
 from treadle.core.errors import ConfigError
 from treadle.core.texts.json_text import decode_json
-from treadle.core.texts.masking import Mask
+from treadle.core.texts.masking import MASK, Mask
 from treadle.core.types import Json, Option
 
 if TYPE_CHECKING:
@@ -217,8 +217,9 @@ def decide_question(
         if mine.answer is None:
             return AskNow(mine.body, is_recorded=True)
         return RecallAnswer(to_answer(mine.answer))
-    # A form that is asked for again was checked and refused by the program that asks.
-    for item in equal if question.schema is None else ():
+    # A form that is asked for again was checked and refused by the program that asks. Texts that are equal without
+    # their secrets may be about two things.
+    for item in equal if question.schema is None and MASK not in question.text else ():
         if item.answer is not None:
             return RecallAnswer(to_answer(item.answer, is_repeated=True))
         if item.body.call_id != call_id:
