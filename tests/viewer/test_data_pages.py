@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +28,10 @@ from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import compare_datasets, make_dataset_view
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topics_view import make_topics_view
+from treadle.evals.evaluation_folder import EvaluationFolder
 from treadle.rollout.rollouts_view import make_rollouts_view
 from treadle.viewer.data_pages import DataKind, encode_page, find_kind, make_evaluation_page, write_page
+from treadle.viewer.viewed_data import ViewedData
 
 LONG = "Donaudampfschifffahrtsgesellschaft" * 20
 
@@ -450,3 +453,22 @@ def test_a_report_on_two_evaluations_has_the_runs_of_both(tmp_path: Path) -> Non
         assert f"/v1/view/runs/{sample.run_id}/events" in page.runs
     listed: Any = page.runs["/v1/runs"]
     assert len(listed["data"]) == 2
+
+
+def test_evaluations_from_elsewhere_are_shown_together_with_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read from the journal that they name."""
+    cli = Cli(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("mine", "theirs"):
+        given = ("--name", name, "--out", name, "--journal", "runs.db")
+        made = cli("eval", "--task", "files:csv_sum-0001", "--model", "oracle", *given)
+        assert made.code == 0, made
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    assert ViewedData([mine, theirs]).evaluation().has_runs == (True, True)
+    with sqlite3.connect(EvaluationFolder(theirs).ledger) as db:
+        assert db.execute("DELETE FROM meta WHERE name = ?", (EvaluationFolder.SEAL,)).rowcount == 1
+    db.close()
+    assert ViewedData([mine, theirs]).evaluation().has_runs == (True, False)
+    assert ViewedData([theirs]).evaluation().has_runs[0]  # the server was given their journal

@@ -126,9 +126,15 @@ class ViewedData:
         if self._kind is not DataKind.EVALUATION:
             raise ConfigError("there is no evaluation; `treadle view FOLDER` shows one")
         view = make_evaluation_view(*map(read_results, self._paths))
-        # The server has one journal, which evaluations may share.
-        journals = [str(EvaluationFolder(path).find_journal(read_evaluation(path))) for path in self._paths]
-        return replace(view, has_runs=tuple([name == journals[0] for name in journals]))
+        # The server has one journal, which evaluations may share. That of evaluations from elsewhere is not known.
+        journals: list[str | None] = []
+        for path in self._paths:
+            try:
+                journals.append(str(EvaluationFolder(path).find_journal(read_evaluation(path))))
+            except ConfigError:
+                journals.append(None)
+        shares = [name is not None and name == journals[0] for name in journals[1:]]
+        return replace(view, has_runs=(True, *shares))
 
     def topics(self) -> TopicsView:
         if self._kind is not DataKind.TOPICS:
