@@ -400,6 +400,12 @@ def test_an_evaluation_shows_scores_tasks_and_failures(tmp_path: Path, screen: S
     screen.open(page := tmp_path / "both.html")
     assert "two" in screen.run("document.body.innerText")
     assert screen.run("document.querySelectorAll('#both tbody tr').length") == 4
+    assert "treadle view" not in screen.run("document.querySelector('.overview').innerText")
+    screen.check(page)
+    # Without the journal of the second one, the page says where its runs are.
+    EvaluationFolder(tmp_path / "two").journal.unlink()
+    assert cli("report", "one", "two", "--out", "half.html").code == 0
+    screen.open(page := tmp_path / "half.html")
     assert "treadle view two" in screen.run("document.querySelector('.overview').innerText")
     screen.check(page)
     # Nobody named these two.
