@@ -9,12 +9,12 @@ import pytest
 from tests.loop.test_loop import Gate
 from tests.models.answers import answer
 
-from treadle import Agent, Policy, Run, ScriptedModel, open_journal, tool
+from treadle import Agent, Policy, Run, ScriptedModel, ToolContext, open_journal, tool
 from treadle.core import events as e
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError
 from treadle.core.lineage import Caller
-from treadle.core.types import Completion, FinishReason, Message, Role, StopReason, Usage
+from treadle.core.types import Completion, FinishReason, Json, Message, Role, StopReason, Usage
 from treadle.http.transport import HttpRequest
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
@@ -430,6 +430,25 @@ async def test_agents_with_equal_tasks_and_summaries_draw_numbers_of_their_own()
     assert started.caller == Caller("parent", "c2", "1.1")
     assert (await seeds_of("another", ["x", "y"]))[0] == seeds
     assert not set((await seeds_of("another", ["x", "y"], seed=8))[0]) & set(seeds)
+
+
+async def test_agents_that_one_call_of_a_tool_starts_have_places_of_their_own() -> None:
+    @tool(effect="pure")
+    async def both(context: ToolContext) -> str:
+        """Ask two helpers."""
+        given: dict[str, Json] = {"task": "add"}
+        found = await asyncio.gather(*[context.call_tool("helper", given) for _ in range(2)])
+        return " ".join([item.content for item in found])
+
+    child = Agent(ScriptedModel([paid("4"), paid("5")]))
+    script = [[call("both", call_id="c1")], "done"]
+    agent = Agent(ScriptedModel(script), tools=[both, child.as_tool("helper")], journal=MemoryJournal())
+    await agent.run("go", run_id="parent")
+    starts = [agent.journal.read(child_run_id("parent", f"c1/{number}"))[0].body for number in (1, 2)]
+    assert [item.caller and item.caller.place for item in starts if isinstance(item, e.RunStarted)] == [
+        "1.0/1",
+        "1.0/2",
+    ]
 
 
 @pytest.mark.parametrize(

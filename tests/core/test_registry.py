@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import Registry
+from treadle.core.registry import Registry, find_near
 
 TABLE = {"json": "json:dumps", "text": "textwrap:dedent"}
 
@@ -102,3 +102,20 @@ def test_names_are_found_where_only_compiled_files_are_shipped(
     assert module.__all__ == ["JSONDecoder", "dumps"]
     with pytest.raises(AttributeError, match="no attribute 'load'"):
         getattr(module, "load")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("raed_file", ["read_file"]),
+        ("functions.read_file", ["read_file"]),
+        ("file-read", ["read_file"]),
+        ("find-file", ["read_file", "write_file"]),
+        ("python", ["python_run"]),
+        ("_", []),
+        ("list", []),
+    ],
+)
+def test_the_names_that_somebody_may_have_meant(name: str, near: list[str]) -> None:
+    assert find_near(name, ("read_file", "write_file", "python_run")) == near
+    assert find_near(name, ()) == []

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from treadle import ExportError
+from treadle.core.texts.json_text import MAX_DEPTH
 from treadle.core.types import Artifact, Effect, Message, Role, ServerCall, ToolCall, ToolSpec
 from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, read_row
 from treadle.export.exporter import Loss, decode_rows
+from treadle.export.rows import make_row
+from treadle.tools.schema.validation import check_spec
 
 NAMES = FORMATS.names()
 PARTIAL = ("custom", "xlam")
@@ -137,6 +140,20 @@ def test_a_row_that_came_from_a_format_keeps_in_another_what_both_keep(
 @given(row=rows())
 def test_the_format_treadle_loses_nothing(row: Row) -> None:
     assert turn(row, "treadle") == row
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS.names()) - {"custom"}))
+def test_what_is_nested_as_deeply_as_tools_accept_is_read_again(name: str) -> None:
+    levels = MAX_DEPTH - (2 if name in ("hermes", "xlam") else 0)  # their calls are JSON around the arguments
+    deep = f'{{"a":{"[" * (levels - 1)}{"]" * (levels - 1)}}}'
+    spec = ToolSpec("f", "", {"type": "object", "properties": {"a": {"const": json.loads(deep)["a"][0][0]}}})
+    check_spec(spec, "f")
+    call, result = ToolCall("c1", "f", deep), Message(Role.TOOL, "ok", call_id="c1", name="f")
+    asked = Message(Role.ASSISTANT, tool_calls=(call,))
+    row = make_row([Message(Role.USER, "go"), asked, result, Message(Role.ASSISTANT, "done")], (spec,), None)
+    again = turn(row, name)
+    assert [item.parsed for message in again.messages for item in message.tool_calls] == [json.loads(deep)]
+    assert again.tools[0].parameters["properties"] == spec.parameters["properties"]
 
 
 def test_each_loss_that_a_format_declares_is_one() -> None:

@@ -137,6 +137,9 @@ async def test_attempts_are_bounded(attempts):
     assert (run.stop_reason, len(model.requests)) == (StopReason.ERROR, attempts)
     assert '"many" is not of type "integer"' in run.error
     await replays(agent, run)
+    # A replay with one more attempt tells the model what is wrong with the answer, and nothing of the end.
+    found = await agent.replay(run.run_id, policy=Policy(max_output_attempts=attempts + 1))
+    assert str(found.divergence).count("no answer that fits the schema") == 1
 
 
 async def test_kinds_of_failure_keep_their_own_budgets():

@@ -394,6 +394,8 @@ async def test_a_judge_reads_the_answer_and_its_cost_counts():
     (done,) = [event.body for event in run.events if isinstance(event.body, e.InferenceCompleted)]
     assert (done.verdict.model, done.verdict.text, done.verdict.cost_usd) == ("j", "GOOD", 0.2)
     assert done.completion.usage == Usage(10, 10), "the answer's own usage is not changed"
+    # A judge that is the model itself draws other numbers than for the answer.
+    assert {item.place for item in judge.requests} == {"/check"}
     asked = judge.requests[0].messages[-1].content
     assert EASY in asked
     assert "Stockholm." in asked

@@ -123,3 +123,64 @@ async def test_no_question_progress_or_inner_call_has_a_secret(monkeypatch: pyte
     )
     assert not [form for form in forms_of(KEY) if form in shown]
     assert (await agent.replay(run.run_id)).is_exact
+
+
+async def test_an_answer_names_the_option_as_the_tool_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user reads of two options may differ by nothing but secrets."""
+    other = KEY[::-1]
+    monkeypatch.setenv("SHOP_API_KEY", KEY)
+    monkeypatch.setenv("BANK_API_KEY", other)
+    chosen: list[str] = []
+
+    @tool(effect="pure")
+    async def choose(context: ToolContext) -> str:
+        """Let the user choose a key."""
+        chosen.append(
+            (await context.ask(Question("Which one?", (f"use {KEY}", f"use {other}", "none")))).text
+        )
+        chosen.append((await context.ask(Question("Really?", (f"with {other}", "no")))).text)
+        return chosen[0]
+
+    asked: list[Question] = []
+
+    def ask(question: Question) -> object:
+        asked.append(question)
+        return 2 if len(asked) == 1 else "with ***"
+
+    agent = Agent(
+        ScriptedModel([[call("choose")], "Done."]), tools=[choose], journal=MemoryJournal(), asker=ask
+    )
+    run = await agent.run("Go.")
+    assert chosen == [f"use {other}", f"with {other}"]
+    assert [option.label for option in asked[0].options] == ["use *** (1)", "use *** (2)", "none"]
+    assert [result.content for result in run.results] == ["use ***"]
+    assert KEY not in str(agent.journal.read(run.run_id))
+    assert (await agent.replay(run.run_id)).is_exact
+
+
+async def test_no_question_gets_the_answer_to_one_about_another_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The user reads the same text twice, and says yes to the first one only."""
+    keys = (KEY, KEY[::-1])
+    for number, key in enumerate(keys):
+        monkeypatch.setenv(f"SHOP{number}_API_KEY", key)
+
+    @tool(effect="pure")
+    async def delete(context: ToolContext) -> str:
+        """Delete keys."""
+        said = [await context.ask(Question(f"Delete {key}?", ("yes", "no"))) for key in keys]
+        return " ".join([answer.text for answer in said])
+
+    asked: list[Question] = []
+
+    def ask(question: Question) -> object:
+        asked.append(question)
+        return "no" if len(asked) > 1 else "yes"
+
+    model = ScriptedModel([[call("delete")], "Done."])
+    agent = Agent(model, tools=[delete], journal=MemoryJournal(), asker=ask)
+    run = await agent.run("Go.")
+    assert [result.content for result in run.results] == ["yes no"]
+    assert [question.text for question in asked] == ["Delete ***?"] * 2
+    assert (await agent.replay(run.run_id)).is_exact

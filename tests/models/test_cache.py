@@ -92,6 +92,7 @@ SPEC = ToolSpec("f", "does it", {"type": "object"})
         text("hello", tools=(SPEC,)),
         text("hello", output_schema={"type": "object"}),
         text("hello", required_tool="f"),
+        text("hello", place="1.0"),
     ],
 )
 async def test_requests_that_differ_are_asked(tmp_path, other):

@@ -5,7 +5,8 @@ import pytest
 from treadle import Agent, tool
 from treadle.core.errors import ConfigError
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.types import FinishReason, Role, StopReason, ToolErrorKind
+from treadle.core.log import Log
+from treadle.core.types import FinishReason, Message, Request, Role, StopReason, ToolErrorKind
 from treadle.formats import FORMATS, parse, render
 from treadle.journal.memory import MemoryJournal
 from treadle.models import (
@@ -14,6 +15,7 @@ from treadle.models import (
     HttpResponse,
     InProcessTransport,
     ScriptedModel,
+    Watch,
     model,
 )
 
@@ -71,6 +73,14 @@ async def test_without_instructions_the_tools_are_a_message_of_their_own():
     _, requests, _ = await run(["3"], instructions=None)
     assert [message.role for message in requests[0].messages] == ["system", "user"]
     assert requests[0].messages[0].content.startswith("# Tools")
+
+
+async def test_the_model_is_told_of_the_place_of_the_conversation():
+    """Its seed depends on it."""
+    inner = ScriptedModel(["3"])
+    asked = Request(Log([Message(Role.USER, "add")]), (add.spec,), place="1.0")
+    await FormatModel(inner, "hermes").infer(asked, Watch())
+    assert (inner.requests[0].place, inner.requests[0].tools) == ("1.0", ())
 
 
 async def test_a_session_is_told_of_its_tools_once():
@@ -142,7 +152,6 @@ async def test_a_history_of_another_model_is_rendered():
     """This happens after a fallback: the messages contain no text of this model."""
     from treadle.core.log import Log
     from treadle.core.types import Message, Request, ToolCall
-    from treadle.models import Watch
 
     said = Message(Role.ASSISTANT, "I add.", (ToolCall("c", "add", '{"a": 1, "b": 2}'),), reasoning="hm")
     log = Log([Message(Role.USER, "1 + 2?"), said, Message(Role.TOOL, "3", call_id="c", name="add")])

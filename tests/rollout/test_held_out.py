@@ -97,6 +97,26 @@ def test_a_version_is_evaluated_while_complete_groups_wait_for_the_trainer(tmp_p
     asyncio.run(train())
 
 
+def test_no_version_is_evaluated_after_a_stop(tmp_path: Path) -> None:
+    school = School(version="0")
+
+    async def train() -> None:
+        rollouts = make(tmp_path, school, groups=20)
+        batches = rollouts.batches(2)
+        async with asyncio.timeout(60):
+            await anext(batches)
+            while rollouts.progress.waiting < 2:
+                await asyncio.sleep(0.01)
+            rollouts.stop()
+            school.version = "1"
+            rollouts.announce("1")
+            async for _ in batches:
+                pass
+
+    asyncio.run(train())
+    assert [version for version, _ in told(scores_in(tmp_path))] == ["0"]
+
+
 def test_an_engine_that_reports_its_version_is_evaluated_at_first_and_when_it_changes(tmp_path: Path) -> None:
     school, notices = School(version="7"), list[VersionScored]()
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,6 @@ from treadle.datagen.dataset.dataset_view import compare_datasets, make_dataset_
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topics_view import make_topics_view
 from treadle.evals.evaluation_folder import EvaluationFolder
-from treadle.jobs.ledger import Ledger
 from treadle.rollout.rollouts_view import make_rollouts_view
 from treadle.viewer.data_pages import DataKind, encode_page, find_kind, make_evaluation_page, write_page
 from treadle.viewer.viewed_data import ViewedData
@@ -472,12 +472,20 @@ def test_a_report_on_two_evaluations_with_one_name_has_the_runs_of_the_first(tmp
     assert [run["reward"] for run in listed["data"]] == [1.0]
 
 
-def test_an_evaluation_from_elsewhere_is_shown_beside_another_one(tmp_path: Path) -> None:
-    cli, paths = Cli(tmp_path), [tmp_path / "one", tmp_path / "two"]
-    for path in paths:
-        task = ("--task", "files:csv_sum-0001", "--model", "oracle", "--journal", "both.db")
-        assert cli("eval", *task, "--name", path.name, "--out", path.name).code == 0
-    for path in paths:
-        with Ledger(EvaluationFolder(path).ledger) as ledger:
-            ledger.set(EvaluationFolder.SEAL, "of somebody else")
-    assert ViewedData(paths).evaluation().has_runs == (True, False)
+def test_evaluations_from_elsewhere_are_shown_together_with_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read from the journal that they name."""
+    cli = Cli(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("mine", "theirs"):
+        given = ("--name", name, "--out", name, "--journal", "runs.db")
+        made = cli("eval", "--task", "files:csv_sum-0001", "--model", "oracle", *given)
+        assert made.code == 0, made
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    assert ViewedData([mine, theirs]).evaluation().has_runs == (True, True)
+    with sqlite3.connect(EvaluationFolder(theirs).ledger) as db:
+        assert db.execute("DELETE FROM meta WHERE name = ?", (EvaluationFolder.SEAL,)).rowcount == 1
+    db.close()
+    assert ViewedData([mine, theirs]).evaluation().has_runs == (True, False)
+    assert ViewedData([theirs]).evaluation().has_runs[0]  # the server was given their journal

@@ -186,6 +186,6 @@ def recorded_fault(body: e.DurableBody | None) -> str | None:
     """Return the fault of an answer, read from `body`, the event after the answer; `None` if there was none."""
     if isinstance(body, e.MessageInjected):
         return body.output_fault
-    if isinstance(body, e.TurnCompleted) and body.fault is Fault.MODEL:
-        return body.error
+    if isinstance(body, e.TurnCompleted) and body.fault is Fault.MODEL and body.error is not None:
+        return body.error.partition(": ")[2] or body.error
     return None

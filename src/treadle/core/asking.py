@@ -21,7 +21,7 @@ from treadle.core import events as e
 from treadle.core.actions import Append, AskUser, tell
 from treadle.core.errors import ConfigError
 from treadle.core.texts.json_text import decode_json
-from treadle.core.texts.masking import Mask
+from treadle.core.texts.masking import MASK, Mask
 from treadle.core.types import Json, Option
 
 if TYPE_CHECKING:
@@ -78,10 +78,22 @@ class Question(Struct, frozen=True):
             raise ConfigError(f"{self.text!r} cannot be answered; give options, or allow a text")
 
     def without(self, mask: Mask) -> "Question":
-        """Return this question without the secrets of `mask` in its texts."""
-        options = [Option(mask.hide(item.label), mask.hide(item.description)) for item in self.options]
+        """Return this question without the secrets of `mask` in its texts. Labels that become equal get numbers."""
+        labels = [mask.hide(item.label) for item in self.options]
+        options = [
+            Option(label if labels.count(label) == 1 else f"{label} ({number})", mask.hide(item.description))
+            for number, (label, item) in enumerate(zip(labels, self.options, strict=True), 1)
+        ]
         schema = None if self.schema is None else mask.hide_value(self.schema)
         return replace(self, text=mask.hide(self.text), options=options, schema=schema)
+
+    def read_choice(self, shown: "Question", answer: "Answer") -> "Answer":
+        """Return an answer to `shown`, which is this question without secrets, with the label that the option has
+        here."""
+        for own, option in zip(self.options, shown.options, strict=True):
+            if answer.text == option.label:
+                return replace(answer, text=own.label)
+        return answer
 
 
 class Answer(Struct, frozen=True):
@@ -205,8 +217,9 @@ def decide_question(
         if mine.answer is None:
             return AskNow(mine.body, is_recorded=True)
         return RecallAnswer(to_answer(mine.answer))
-    # A form that is asked for again was checked and refused by the program that asks.
-    for item in equal if question.schema is None else ():
+    # A form that is asked for again was checked and refused by the program that asks. Texts that are equal without
+    # their secrets may be about two things.
+    for item in equal if question.schema is None and MASK not in question.text else ():
         if item.answer is not None:
             return RecallAnswer(to_answer(item.answer, is_repeated=True))
         if item.body.call_id != call_id:

@@ -133,7 +133,7 @@ def find_near(name: str, known: Iterable[str]) -> list[str]:
     """Return up to three of the `known` names that somebody may have meant with `name`.
 
     They are those with the fewest wrong letters, if these are at most four and a third of the name; else those of
-    which one begins with the other; else those with the same words.
+    which one begins with the other; else those with the most words of it.
     """
     text = name[:_MAX_CHARS].casefold()
     names = {item: item.casefold() for item in dict.fromkeys(known)}
@@ -151,8 +151,12 @@ def find_near(name: str, known: Iterable[str]) -> list[str]:
     begun = [
         item for item, other in plain.items() if bare and (other.startswith(bare) or _extends(bare, other))
     ]
+    if begun:
+        return begun[:3]
     words = {*_WORDS.split(bare)} - {""}
-    return (begun or [item for item, other in plain.items() if words & {*_WORDS.split(other)}])[:3]
+    shared = {item: len(words & {*_WORDS.split(other)}) for item, other in plain.items()}
+    most = max([1, *shared.values()])
+    return [item for item, count in shared.items() if count == most][:3]
 
 
 def _extends(name: str, other: str) -> bool:

@@ -19,6 +19,9 @@ from treadle.export.row_changes import find_unwritable, without_untrained
 from treadle.export.rows import Row, load_row, make_lineage
 from treadle.journal.protocol import Journal
 
+_ROW_LEVELS = 10
+"""How many levels of a row may stand around arguments and schemas, so that what tools accept can be read again."""
+
 
 class Loss(StrEnum):
     """A part of a row that a format cannot hold. The value is its name in messages."""
@@ -319,7 +322,7 @@ def decode_rows(
 
 def _decode_object(line: bytes, number: int) -> dict[str, Json]:
     try:
-        raw = decode_json(line)
+        raw = decode_json(line, around=_ROW_LEVELS)
     except UNREADABLE as error:
         raise ExportError(f"line {number} is not JSON: {error}") from error
     if not isinstance(raw, dict):

@@ -48,6 +48,21 @@ def test_only_brackets_outside_texts_count(text):
     assert is_deep(text) is is_deep(text.encode()) is text.startswith("[[")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"rows": [' + "[1], " * 200, "truncated"),
+        ('{"a\\\\": "\\"[", "b": ' + "[" * 99 + "{}" + "]" * 99 + "}", "nested more than 100 levels"),
+        ("[" * 150, "nested more than 100 levels"),
+        ("[{}, " * 99 + "[[]]" + "]" * 99, "nested more than 100 levels"),
+        ("[" * 50 + "]" * 50 + ", " + "[" * 60, "trailing characters"),
+    ],
+)
+def test_the_error_says_what_is_wrong_with_a_text(text, said):
+    with pytest.raises(msgspec.DecodeError, match=said):
+        decode_json(text)
+
+
 @pytest.mark.parametrize("text", ['"\udc80"', b'"\xff"', r'"\ud800"'])
 def test_what_is_not_unicode_is_not_json(text):
     with pytest.raises(msgspec.DecodeError):

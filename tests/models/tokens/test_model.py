@@ -212,6 +212,18 @@ async def test_an_engine_that_is_paused_does_not_lose_what_it_sampled():
     assert engine.prompts[1:] == [engine.prompts[0] + begin] * 3
 
 
+async def test_the_seed_depends_on_the_place_of_the_conversation():
+    """An engine draws the same numbers for the same seed and prompt."""
+    renderer = make("chatml")
+    engine = ScriptedEngine(renderer, ["one"] * 4)
+    model = TokenModel(engine, renderer, settings=Settings(seed=7))
+    for place in ("", "1.0", "1.1", "1.0"):
+        await model.infer(Request(Log([Message(Role.USER, "Go")]), place=place), Watch())
+    first, one, other, again = [item.seed for item in engine.settings]
+    assert (first, one) == (7, again)
+    assert len({first, one, other}) == 3
+
+
 async def test_an_engine_that_refuses_at_once_is_an_error():
     renderer = make("chatml")
     engine = ScriptedEngine(renderer, [ServerError("paused", status=503)])

@@ -447,7 +447,8 @@ class _CallContext(ToolContext[Any]):
     async def ask(self, question: Question | str) -> Answer:
         asked = Question(question) if isinstance(question, str) else question
         mask = self._bench.toolbox.mask
-        return await self._asking.ask(self.call_id, asked.without(mask) if mask else asked)
+        shown = asked.without(mask) if mask else asked
+        return asked.read_choice(shown, await self._asking.ask(self.call_id, shown))
 
     async def consult(self, call: ToolCall) -> Decision | None:
         return await self._bench.consult(call)
