@@ -163,8 +163,7 @@ class AttemptDriver:
             ):
                 raise wrong from outcome
             pause = self._retries.pause_after(number, outcome)
-            is_ending = self._job.stop.is_set() or meter.find_limit() is not None
-            if is_cut_off(outcome) or (pause is not None and is_ending):
+            if is_cut_off(outcome) or (pause is not None and meter.find_limit() is not None):
                 raise CutOffError
             if fault is None:
                 raise outcome  # type: ignore[misc]
