@@ -165,6 +165,7 @@ tasks fles                                 | did you mean 'files'?              
 tasks files:                               | write set:id                                       | 2
 # Journals
 runs --journal nothere.db                  | there is no journal at 'nothere.db'                | 1
+runs --journal no/where.db                 | no folder 'no'; give another path, or run something first | 1
 runs --journal lst.json                    | did you mean 'list.json'                           | 1
 runs --journal folder                      | 'folder' is a folder; give the path of a file      | 1
 runs --journal list.json                   | 'list.json' is not a treadle journal               | 1

@@ -204,6 +204,28 @@ def test_faults_of_the_infrastructure_are_retried_and_are_no_grades(
     assert made.progress.retried > 0
 
 
+async def test_a_stopped_evaluation_does_not_try_a_failed_sample_again(tmp_path: Path) -> None:
+    asked: list[Received] = []
+    is_up = False
+
+    def answer(request: Received) -> Reply:
+        asked.append(request)
+        if is_up:
+            return Reply({"choices": [{"message": {"content": "I do not know."}, "finish_reason": "stop"}]})
+        return Reply({"error": {"message": "down"}}, status=500)
+
+    async with serve(answer) as server:
+        student = {"model": "openai:m", "base_url": server.base_url, "max_attempts": 1}
+        retries = {"attempts": 3, "delay_seconds": 1}
+        config = configure(tmp_path, models=[student], epochs=1, window=1, retries=retries)
+        stop = asyncio.Event()
+        made = await evaluate(config, stop=stop, listener=lambda notice, progress: stop.set())
+        assert (made.end.reason, len(asked), samples(tmp_path)) == ("stopped", 1, [])
+        is_up = True
+        made = await evaluate(config)
+    assert [(model.samples, model.failed) for model in made.results.models] == [(6, 0)]
+
+
 def test_samples_without_a_grade_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     retries = {"attempts": 1, "delay_seconds": 0}

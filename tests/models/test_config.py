@@ -151,6 +151,7 @@ async def test_a_seed_among_the_extra_fields_is_sent_unchanged(name, extra):
     ("name", "text"),
     [
         ("openia:gpt-x", r"unknown provider 'openia'.*did you mean 'openai:gpt-x'\?"),
+        ("oracl:0.4", r"unknown provider 'oracl'.*did you mean 'oracle:0.4'\?.* ollama, openai.* oracle, "),
         ("llama3:8b", r"unknown provider 'llama3'.*'openai:llama3:8b'"),
         ("openai:", "names no model"),
         ("", "names no model"),

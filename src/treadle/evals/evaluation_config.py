@@ -189,7 +189,7 @@ def find_conflicts(config: EvaluationConfig) -> list[Problem]:
     given: dict[str | int, str | ModelTable] = dict(named)
     names = Counter([item if isinstance(item, str) else item.model for item in given.values()])
     if isinstance(config.models, list) and (twice := [name for name, count in names.items() if count > 1]):
-        text = f"{twice[0]!r} is given twice; give models as a mapping, each with a name of its own"
+        text = f"{twice[0]!r} is given twice; a configuration file may give it several names in `models`"
         problems.append(Problem(("models",), text))
     if odd := [name for name in given if isinstance(name, str) and (not name or name != name.strip())]:
         text = f"the name {odd[0]!r} cannot be shown; give one that neither begins nor ends with a space"

@@ -5,6 +5,7 @@ completed fails with the reason.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -182,7 +183,10 @@ class AttemptDriver:
                 raise AttemptFailedError(f"infrastructure: {text}", ItemStatus.FAILED)
             self._job.progress.retried += 1
             self._job.tell(self._retried(run_id=attempt.run_id, attempt=number, error=fault))
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._job.stop.wait()
+                raise CutOffError
             attempt, number = again, number + 1
 
     async def _try(self, attempt: Attempt) -> Run[Any] | Exception:

@@ -244,7 +244,7 @@ class FileTokenizer:
             raise
         except Exception as error:
             raise ConfigError(
-                f"the tokenizer of {model!r} cannot be loaded from the Hugging Face Hub: {error}; give the folder "
+                f"the tokenizer of {model!r} cannot be loaded from the Hugging Face Hub ({error}); give the folder "
                 "of a tokenizer.json, as family:NAME@FOLDER"
             ) from None
         return cls(found.to_str().encode(), repr(model))

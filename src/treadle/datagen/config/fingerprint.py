@@ -75,7 +75,7 @@ def explain_changes(changes: list[Change], remedy: str) -> str:
     listed = "\n".join(f"  {change}" for change in changes)
     return (
         f"the dataset was begun with another configuration, and new rows would differ from its rows:\n{listed}\n"
-        f"Undo the changes, write to another folder with output.path, or {remedy}"
+        f"Undo the changes, write to another folder (--out, or output.path), or {remedy}"
     )
 
 

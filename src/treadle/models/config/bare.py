@@ -21,7 +21,7 @@ from treadle.core.texts.mistakes import Keys
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport, address_of
 from treadle.http.transport_errors import BASE_URL
-from treadle.models.config.presets import DIALECTS, find_preset, provider_names, split_name
+from treadle.models.config.presets import DIALECTS, ORACLE, find_preset, provider_names, split_name
 from treadle.models.config.stored_keys import find_key
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
@@ -188,7 +188,7 @@ def check_options(given: Mapping[str, Any]) -> None:
 def _find_maker(provider: str, name: str) -> Maker:
     if provider in MAKERS:
         return MAKERS.load(provider)
-    known = providers()
+    known = [*providers(), ORACLE]
     near = get_close_matches(provider, known, n=1)
     hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
     raise ConfigError(
