@@ -95,8 +95,10 @@ def _languages(config: GenerationConfig) -> list[str]:
 
 def _intro(config: GenerationConfig, stats: DatasetStats) -> str:
     about = f" about {_plain(config.topics.prompt)!r}" if config.topics.prompt else ""
-    plural = "" if len(stats.tools) == 1 else "s"
-    tools = _fill("tools", stats=stats, tools=len(stats.tools), plural=plural) if stats.tools else ""
+    # A model may call tools that there are not; no call of these succeeds.
+    used = len([name for name, count in stats.tools.items() if count > stats.tool_errors[name]])
+    plural = "" if used == 1 else "s"
+    tools = _fill("tools", stats=stats, tools=used, plural=plural) if used else ""
     lines = [_fill("intro", stats=stats, about=about, tools=tools, version=treadle.__version__)]
     lines += [f"**{text}**" for text in stats.describe_built_in()]
     told = {

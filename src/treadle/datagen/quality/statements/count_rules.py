@@ -84,7 +84,7 @@ class CountRules:
             return None  # a result names it, or it may count the files that other calls had
         if not allowed or anchors or (found is not None and self._is_printed(found[1], item)):
             return None
-        return Doubt(DoubtKind.UNLIKE, "is another number than was seen")
+        return Doubt(DoubtKind.UNLIKE, "differs from the number in the results")
 
     def _is_printed(self, noun: str, item: Quantity) -> bool:
         """Return whether a result has this number behind a name with the noun, as in `lines: 13`."""
@@ -126,7 +126,11 @@ class CountRules:
         if abs(item.value) in allowed:
             return SEEN
         is_part = _HOLDING.search(part) or self._seen.anchors(part)
-        return Doubt(DoubtKind.UNLIKE, "is another number than was seen") if allowed and not is_part else None
+        return (
+            Doubt(DoubtKind.UNLIKE, "differs from the number in the results")
+            if allowed and not is_part
+            else None
+        )
 
     def _count_hits(self, text: str) -> set[float]:
         """Return how many lines each search found in the file that a text names."""

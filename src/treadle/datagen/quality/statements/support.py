@@ -318,7 +318,11 @@ class Support:
             times = Counter([item.call.name for item in self._seen.calls])
             if shape("claims", "again").search(statement.clause) and max(times.values(), default=0) < 2:
                 return Doubt(DoubtKind.UNABLE, "claims that it was done again, but no tool was called twice")
-            return strange if done else Doubt(DoubtKind.UNABLE, "claims a look, but no call succeeded")
+            return (
+                strange
+                if done
+                else Doubt(DoubtKind.UNABLE, "says that something was looked up, but no call succeeded")
+            )
         if topic == "other" and (mode == "passive" or stem(verb) in glue()):
             return SEEN
         able = [item for item in done if self._can(item, topic, verb)]
