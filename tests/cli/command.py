@@ -76,13 +76,13 @@ class Cli:
             assert process.stdin
             process.stdin.buffer.write(text)
             text = ""
-        out, err = process.communicate(text, timeout=120)
+        out, err = process.communicate(text, timeout=240)
         return Result(process.returncode, out, err)
 
     def run_all(self, commands: Iterable[Sequence[str]]) -> list[Result]:
         """Run several commands at the same time, to their ends."""
         processes = [self.start(*arguments) for arguments in commands]
-        outputs = [process.communicate(timeout=120) for process in processes]
+        outputs = [process.communicate(timeout=240) for process in processes]
         return [
             Result(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)
         ]

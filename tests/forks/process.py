@@ -198,7 +198,7 @@ class ForkServer:
             visit.sendall(data)
 
     def run(
-        self, *arguments: str, text: str | None = None, timeout: float | None = 120, **options: Any
+        self, *arguments: str, text: str | None = None, timeout: float | None = 240, **options: Any
     ) -> "subprocess.CompletedProcess[str]":
         """Run `python ARGUMENTS` to its end, with `text` as its standard input, and return what it printed."""
         stdin = subprocess.DEVNULL if text is None else subprocess.PIPE
