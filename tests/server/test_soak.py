@@ -23,7 +23,9 @@ import pytest
 from msgspec import Struct, field
 from openai import APIStatusError, AsyncOpenAI
 from tests.conftest import IS_FULL
-from tests.server.test_runs import SERVED, TOOLS, Killed
+from tests.server.test_runs import SERVED, Killed, killed
+
+__all__ = ["killed"]
 
 SECONDS = float(os.environ.get("TREADLE_SOAK_SECONDS", "3600" if IS_FULL else "6"))
 USERS = 24
@@ -219,10 +221,9 @@ def _held(pid: int) -> tuple[int, int, int]:
 
 @pytest.mark.timeout(SECONDS + 600)
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-async def test_a_server_holds_nothing_of_what_is_over(tmp_path: Path) -> None:
+async def test_a_server_holds_nothing_of_what_is_over(killed: Killed, tmp_path: Path) -> None:
     (tmp_path / "treadle.toml").write_text(SERVED + CLERK)
-    (tmp_path / "tools.py").write_text(TOOLS)
-    server = Killed(tmp_path)
+    server = killed
     with (tmp_path / "stderr").open("w") as errors:
         server.stderr = errors.fileno()
         url = server.start()
