@@ -1,6 +1,7 @@
 """Settings for all tests: the profiles of hypothesis, and the table of CPU times (`--cpu N`)."""
 
 import contextlib
+import faulthandler
 import fcntl
 import gc
 import os
@@ -19,6 +20,8 @@ from tests.postgres.server import Server, Shared
 from xdist.scheduler import LoadGroupScheduling
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
+LONG_SECONDS = 7200
+"""How long a test may take in its long form, unless a mark `timeout` says otherwise."""
 MOST_SETS = 3
 """How many sets of parameters a test may have for the gate to run them all; the mark `sets(N)` gives another
 number."""
@@ -113,6 +116,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 _BEFORE = pytest.StashKey[float]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Do not end the process after the time that is enough for most tests if a mark gives this one more."""
+    if (mark := item.get_closest_marker("timeout")) and mark.args[0] > float(item.config.getini("timeout")):
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -212,9 +221,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests with the mark `full`, except in the long form, and give the tests of an `xdist_group` the name
-    by which pytest-xdist knows them. What its version 3.8 sets is ignored by pytest from 9.2 on."""
+    """Skip the tests with the mark `full`, except in the long form, in which tests have more time, and give the
+    tests of an `xdist_group` the name by which pytest-xdist knows them. What its version 3.8 sets is ignored by
+    pytest from 9.2 on."""
     for item in items:
+        if IS_FULL and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LONG_SECONDS))
         if not IS_FULL and item.get_closest_marker("full") is not None:
             item.add_marker(pytest.mark.skip(reason="the long form; set TREADLE_FULL=1"))
         named = vars(item).get("_nodeid", item.nodeid)

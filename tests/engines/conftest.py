@@ -6,7 +6,6 @@ Variables: `TREADLE_ENGINES` is the folder of the environment with vLLM, `TREADL
 and `TREADLE_LANGUAGE_URL` one with the language model.
 """
 
-import faulthandler
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -14,24 +13,17 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.conftest import LONG_SECONDS
 from tests.engines.engine_server import EngineServer, make_tiny_model, serve
 from tests.engines.recorder import Recorder, record
 from tests.environments import is_ready
 
 WORKER = os.environ.get("TREADLE_WORKER_MODEL")
-MAX_SECONDS = 7200
-"""How long one of these tests may take. On a busy machine, an engine starts within minutes, and a process that
-drives runs is killed a hundred times."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give these tests more time than those of the gate have."""
-    item.add_marker(pytest.mark.timeout(MAX_SECONDS))
-
-
-def pytest_runtest_setup() -> None:
-    """Do not end the whole process after the time that is enough for a test of the gate."""
-    faulthandler.cancel_dump_traceback_later()
+    """Give these tests the time of long forms: on a busy machine, an engine starts within minutes."""
+    item.add_marker(pytest.mark.timeout(LONG_SECONDS))
 
 
 @pytest.fixture(scope="session")
