@@ -74,15 +74,25 @@ def test_a_fork_says_which_event_it_copies_last(browser: Chromium, served: Serve
     press(browser, "Escape")
 
 
-def test_runs_to_compare_are_chosen_by_their_titles(browser: Chromium, served: ServedJournal) -> None:
-    show(browser, served.address("compare"), "datalist option")
-    titles = browser.evaluate(
-        "Object.fromEntries([...document.querySelectorAll('datalist option')].map(one => [one.value, one.text]))"
+def test_runs_to_compare_are_chosen_in_the_list(browser: Chromium, served: ServedJournal) -> None:
+    line = "[...document.querySelectorAll('.line')].find(one => one.innerText.includes('%s'))"
+    show(browser, served.address("compare"), ".line")
+    browser.evaluate(f"({line % 'Tidy the notes'}).click()")
+    wait(
+        browser,
+        f"document.querySelector('h1').innerText.startsWith('Compare Tidy the notes') && {line % 'tomorrow'}",
     )
-    assert titles[served.runs["tidy"]] == "Tidy the notes, and say what is old."
-    show(browser, served.address(f"compare/{served.runs['tidy']}/{served.runs['talk']}"), ".pair")
+    browser.evaluate(f"({line % 'tomorrow'}).click()")
+    wait(browser, "document.querySelector('.pair')")
     assert "Tidy the notes" in text_of(browser, ".side:first-child")
     assert "what do we do tomorrow?" in text_of(browser, ".side:last-child")
+    # In the list of runs, two marks do the same.
+    show(browser, served.address("runs"), ".line")
+    browser.evaluate(f"({line % 'tomorrow'}).querySelector('input').click()")
+    wait(browser, f"({line % 'tomorrow'}).querySelector('input').checked")
+    browser.evaluate(f"({line % 'Tidy the notes'}).querySelector('input').click()")
+    wait(browser, "document.querySelector('.pair')")
+    assert "what do we do tomorrow?" in text_of(browser, ".side:first-child")
 
 
 async def test_the_memories_of_the_first_owner_are_shown_at_once(

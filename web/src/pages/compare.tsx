@@ -1,19 +1,18 @@
 /** Two runs side by side: what is equal is folded, and the first difference is shown. */
 import { diffArrays } from "diff";
-import { useEffect, useMemo, useRef, useState, type FormEvent, type ReactNode } from "react";
+import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { useRun, type FollowedRun } from "../fold/follow";
 import type { Item } from "../fold/run";
 import { many } from "../format";
 import { useKeys } from "../keys";
-import { useGet } from "../load";
 import { useTitle, Waiting } from "../parts/basics";
 import { Sums } from "../parts/runchip";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
-import { has, isLive } from "../source";
-import type { Listing, RunInfo } from "../types";
+import { has } from "../source";
 import type { PageSpec } from ".";
+import { Runs } from "./runs";
 
 interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: number }
 
@@ -56,8 +55,6 @@ export function align(one: readonly Item[], two: readonly Item[]): Pair[] {
 }
 
 const AROUND = 2;
-/** How many of the newest runs are offered to choose from. */
-const OFFERED = 100;
 
 /** Put one line in place of many equal ones. */
 function fold(pairs: Pair[]): Pair[] {
@@ -86,31 +83,10 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
   );
 }
 
-function Choose({ first }: { first: string }): ReactNode {
-  const newest = useGet<Listing<RunInfo>>(isLive ? `/v1/runs?limit=${OFFERED}` : "/v1/runs");
-  useTitle("Compare");
-  const [one, setOne] = useState(first);
-  const [two, setTwo] = useState("");
-  const open = (event: FormEvent): void => {
-    event.preventDefault();
-    go(to(["compare", one.trim(), two.trim()]));
-  };
-  return (
-    <main className="page">
-      <form className="form status" onSubmit={open}>
-        <h1>Compare two runs</h1>
-        <input list="newest" aria-label="Id of the first run" placeholder="Id of the first run" value={one} onChange={(event) => setOne(event.target.value)} />
-        <input list="newest" aria-label="Id of the second run" placeholder="Id of the second run" value={two} onChange={(event) => setTwo(event.target.value)} />
-        <datalist id="newest">{newest.data?.data.map((run) => <option key={run.id} value={run.id}>{run.title}</option>)}</datalist>
-        <button className="main" disabled={!one.trim() || !two.trim()}>Compare</button>
-      </form>
-    </main>
-  );
-}
-
 function Compare(): ReactNode {
   const { path } = usePlace();
-  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Choose first={path[1] ?? ""} />;
+  useTitle(path[2] ? null : "Compare");
+  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Runs key={path[1] ?? ""} first={path[1] ?? ""} />;
 }
 
 function Sides({ left, right }: { left: string; right: string }): ReactNode {
@@ -183,4 +159,4 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   );
 }
 
-export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", hasOwnTitle: true, Page: Compare, isOffered: () => has("/v1/runs") };
+export const comparePage: PageSpec = { name: "compare", title: "Compare runs", key: "c", hasOwnTitle: true, Page: Compare, isOffered: () => has("/v1/runs") };

@@ -13,7 +13,9 @@ export function lineOf(item: Item): [string, string] {
   return [item.title, oneLine(item.text, 80)];
 }
 
-export function Outline({ items, picked, onPick }: { items: readonly Item[]; picked: number; onPick: (index: number) => void }): ReactNode {
+interface Props { items: readonly Item[]; picked: number; onPick: (index: number) => void; found: ReadonlySet<number> }
+
+export function Outline({ items, picked, onPick, found }: Props): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const virtual = useVirtual(items.length, box, () => 24);
   useEffect(() => {
@@ -28,7 +30,7 @@ export function Outline({ items, picked, onPick }: { items: readonly Item[]; pic
           return (
             <div
               key={item.id} id={`line-${line.index}`} role="treeitem" aria-level={item.depth + 1} aria-selected={line.index === picked}
-              className={`leaf ${item.kind} is-${item.state}`} style={{ transform: `translateY(${line.start}px)`, paddingLeft: 8 + 12 * Math.min(8, item.depth) }}
+              className={`leaf ${item.kind} is-${item.state}${found.has(line.index) ? " found" : ""}`} style={{ transform: `translateY(${line.start}px)`, paddingLeft: 8 + 12 * Math.min(8, item.depth) }}
               onClick={() => onPick(line.index)}
             >
               <span className="mark" aria-hidden="true">{item.state === "running" ? "●" : MARKS[item.kind]}</span>

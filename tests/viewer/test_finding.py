@@ -1,0 +1,144 @@
+"""Finding things: words in a run, runs in the list and beside each other, and what an answer in Markdown says."""
+
+import json
+from asyncio import to_thread
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.browser.chromium import Chromium
+from tests.server.test_responses import config, journal, serving
+from tests.viewer.conftest import LONG_STEPS, ServedJournal
+from tests.viewer.pages import EVIL, Screen
+from tests.viewer.sample_runs import answer, look
+from tests.viewer.test_pages import press, show, text_of, wait, write
+
+from treadle import Agent, ScriptedModel
+from treadle.journal.protocol import Journal
+from treadle.models import call
+
+__all__ = ["config", "journal"]
+FIND = "input[aria-label='Find in this run']"
+TITLES = "[...document.querySelectorAll('.line a')].map(one => one.innerText)"
+MARKDOWN = f"""# The orders
+
+The **largest** one is of `Acme`:
+
+| customer | total |
+| --- | ---: |
+| Acme | 4,310 |
+
+1. See [the report](https://example.org/report), [a script](javascript:alert(1)) and ![a picture](https://example.org/x.png)
+2. {EVIL}
+"""
+
+
+@pytest.fixture
+async def live(config: Path, journal: Journal) -> AsyncIterator[str]:
+    async with serving(config, journal) as url:
+        yield f"{url}/view#/"
+
+
+def test_words_are_found_in_a_run_of_which_little_is_drawn(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['long']}"), ".run[data-loaded=true]")
+    press(browser, "/")
+    wait(browser, f"document.activeElement === document.querySelector({json.dumps(FIND)})")
+    write(browser, FIND, "FOLDER/3")
+    # Folders 3, 30 to 39 and 300 to 399.
+    wait(browser, "document.querySelector('.find .num')?.innerText === '1 of 111'")
+    assert text_of(browser, ".block.picked").startswith("look")
+    assert "folder/3" in text_of(browser, ".block.picked")
+    press(browser, "Enter")
+    wait(browser, "document.querySelector('.find .num').innerText === '2 of 111'")
+    press(browser, "Escape", "N", "N")
+    wait(browser, "document.querySelector('.find .num').innerText === '111 of 111'")
+    wait(browser, "document.querySelector('.block.picked')?.innerText.includes('folder/399')")
+    assert browser.evaluate("[...CSS.highlights.get('found')].map(String).includes('folder/3')")
+    assert browser.evaluate("document.querySelector('.leaf[aria-selected=true]').classList.contains('found')")
+    # The words and the place stand in the address, and the events are those that have the words.
+    assert "find=FOLDER" in browser.evaluate("location.hash")
+    press(browser, "4")
+    wait(browser, "document.querySelector('.eventline')?.innerText.includes('folder/3')")
+    wait(
+        browser, "[...document.querySelectorAll('.eventline')].every(one => /folder\\/3/.test(one.innerText))"
+    )
+    write(browser, FIND, "x")
+    wait(browser, "document.querySelector('.lanes').innerText === 'No event has these words.'")
+    assert LONG_STEPS == 400
+
+
+async def test_a_word_far_below_in_a_long_text_is_shown(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    text = "\n".join(
+        [*(f"line {number}" for number in range(2000)), "the needle", *("more" for _ in range(500))]
+    )
+    run = await Agent(ScriptedModel([text, text]), journal=journal).run("Say much.")
+    await to_thread(show, browser, f"{live}runs?text=needle", ".line")
+    await to_thread(browser.evaluate, "document.querySelector('.line').click()")
+    await to_thread(wait, browser, "document.querySelector('.find .num')?.innerText === '1 of 1'")
+    in_view = (
+        "(() => { const mark = [...CSS.highlights.get('found') ?? []].find(one => String(one) === 'needle'); "
+        "const place = mark?.getBoundingClientRect(); return place && place.top > 100 && place.bottom < 900; })()"
+    )
+    await to_thread(wait, browser, in_view)
+    assert run.run_id in await to_thread(browser.evaluate, "location.hash")
+
+
+def test_one_goes_from_run_to_run_as_the_list_has_them(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("runs?status=waiting&order=started"), ".line")
+    assert browser.evaluate(TITLES) == ["Send the report.", "Mail the report to Kim."]
+    browser.evaluate("document.querySelector('.line').click()")
+    wait(browser, "document.querySelector('h1.cut').innerText === 'Send the report.'")
+    assert browser.evaluate("document.querySelectorAll('.step').length") == 1
+    press(browser, "]")
+    wait(browser, "document.querySelector('h1.cut').innerText === 'Mail the report to Kim.'")
+    press(browser, "u")
+    wait(browser, "document.querySelectorAll('.line').length === 2")
+    assert "status=waiting" in browser.evaluate("location.hash")
+
+
+def test_filters_offer_what_the_runs_have(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("runs?status=error&since=day"), ".line")
+    assert browser.evaluate(TITLES) == ["Say hello."]
+    show(browser, served.address("runs"), "#offered-label option")
+    offered = "[...document.querySelectorAll('#offered-%s option')].map(one => one.value)"
+    assert "customer=acme" in browser.evaluate(offered % "label")
+    assert "scripted" in browser.evaluate(offered % "model")
+    # Runs of sub-agents are listed if somebody asks for them.
+    called = f"{TITLES}.filter(one => one.startsWith('↳'))"
+    assert browser.evaluate(called) == []
+    browser.evaluate("document.querySelector('.bar label input').click()")
+    wait(browser, f"{called}.length === 1")
+    browser.evaluate("location.reload()")
+    wait(browser, f"{called}.length === 1")
+    # A label of a run leads to the runs that have it.
+    show(browser, served.address(f"run/{served.runs['tidy']}"), "a.chip")
+    browser.evaluate("document.querySelector('a.chip').click()")
+    wait(browser, "document.querySelector('.line') && location.hash.includes('customer%3Dacme')")
+    assert all("Tidy" in title for title in browser.evaluate(TITLES))
+
+
+async def test_markdown_of_answers_is_laid_out_and_stays_text(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    script = [answer("I look.", call("look", {"path": "orders"})), answer(MARKDOWN)]
+    run = await Agent(ScriptedModel(script), tools=[look], journal=journal).run("**Which** order?")
+    await to_thread(show, browser, f"{live}run/{run.run_id}", ".markdown td")
+    said = await to_thread(text_of, browser, ".markdown")
+    assert "4,310" in said
+    assert "**" not in said
+    assert "| Acme" not in said
+    assert EVIL in said
+    assert "https://example.org/x.png" in said  # a picture of another server is not loaded
+    links = "[...document.querySelectorAll('.markdown a')].map(one => [one.href, one.rel])"
+    assert await to_thread(browser.evaluate, links) == [["https://example.org/report", "noopener noreferrer"]]
+    # What the user wrote is shown as it was written.
+    assert "**Which** order?" in await to_thread(text_of, browser, ".block.user")
+    await to_thread(Screen(browser).check)
+    await to_thread(press, browser, "M")
+    await to_thread(wait, browser, "document.querySelector('.inference pre.said')?.innerText === 'I look.'")
+    await to_thread(wait, browser, "!document.querySelector('.markdown')")
+    await to_thread(press, browser, "M")
+    await to_thread(wait, browser, "document.querySelector('.markdown strong').innerText === 'largest'")
+    assert browser.complaints == []
