@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.browser.chromium import Chromium
+from tests.datagen.dataset import made
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import LONG_STEPS, ServedJournal
 from tests.viewer.pages import EVIL, Screen
@@ -14,8 +15,10 @@ from tests.viewer.sample_runs import answer, look
 from tests.viewer.test_pages import press, show, text_of, wait, write
 
 from treadle import Agent, ScriptedModel
+from treadle.datagen.dataset.dataset_view import make_dataset_view
 from treadle.journal.protocol import Journal
 from treadle.models import call
+from treadle.viewer.data_pages import write_page
 
 __all__ = ["config", "journal"]
 FIND = "input[aria-label='Find in this run']"
@@ -142,3 +145,47 @@ async def test_markdown_of_answers_is_laid_out_and_stays_text(
     await to_thread(press, browser, "M")
     await to_thread(wait, browser, "document.querySelector('.markdown strong').innerText === 'largest'")
     assert browser.complaints == []
+
+
+def test_one_comes_back_to_the_same_place(browser: Chromium, served: ServedJournal, tmp_path: Path) -> None:
+    made.plain_folder(tmp_path / "rows", 40, leaves=10)
+    page = write_page(make_dataset_view(tmp_path / "rows"), tmp_path / "page.html")
+    show(browser, page, ".overview")
+    top = "document.querySelector('.overview').scrollTop"
+    browser.evaluate(f"{top} = 300")
+    wait(browser, f"{top} === 300")
+    browser.evaluate("document.querySelector('.overview a').click()")
+    wait(browser, "!document.querySelector('.overview')")
+    browser.evaluate("history.back()")
+    wait(browser, f"document.querySelector('.overview') && {top} === 300")
+    browser.evaluate("location.reload()")
+    wait(browser, f"document.querySelector('.overview') && {top} === 300")
+    # The change of files that is shown stands in the address, too.
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=files"), ".difference .add")
+    press(browser, "k")
+    browser.evaluate("location.reload()")
+    wait(browser, "document.querySelector('.leaf[aria-selected=true]')?.innerText.includes('Step 1')")
+
+
+def test_words_of_a_search_are_marked_in_the_row(browser: Chromium, tmp_path: Path) -> None:
+    made.plain_folder(tmp_path / "rows", 40, leaves=10)
+    page = write_page(make_dataset_view(tmp_path / "rows"), tmp_path / "page.html")
+    show(browser, f"{page.as_uri()}#/rows/0?row=k3", ".opened .msg-text")
+    word = str(browser.evaluate("document.querySelector('.msg.user').innerText.split(/\\s+/).at(-1)"))
+    browser.evaluate(f"location.hash = '#/rows/0?row=k3&words=' + encodeURIComponent({json.dumps(word)})")
+    wait(browser, "[...CSS.highlights.get('found') ?? []].length > 0")
+    assert browser.evaluate("String([...CSS.highlights.get('found')][0])").lower() == word.lower()
+
+
+def test_the_timeline_says_when(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address(f"run/{served.runs['tidy']}?view=timeline"), ".lane .span")
+    told = browser.evaluate(
+        "[...document.querySelectorAll('.ruler-line .track span')].map(one => one.innerText)"
+    )
+    assert told[0] == "0 ms"
+    assert len(told) == 5
+    # The lines of the times stand where the times are told.
+    places = "[...document.querySelectorAll('%s')].map(one => Math.round(one.getBoundingClientRect().left))"
+    assert browser.evaluate(places % ".ruler-line .track span") == browser.evaluate(
+        places % ".lane:not(.ruler-line):first-child .tick"
+    )

@@ -2,7 +2,7 @@
 import type { ReactNode } from "react";
 import { clock } from "../format";
 import { useGet } from "../load";
-import { Chip, Status } from "../parts/basics";
+import { Chip, Overview, Status } from "../parts/basics";
 import { change, go, to, usePlace } from "../router";
 import { has } from "../source";
 import type { PageSpec } from ".";
@@ -42,7 +42,7 @@ function Memories(): ReactNode {
       {owners.error ? <Status error={owners.error} /> : error ? <Status error={error} />
         : !owners.data ? <Status /> : !owners.data.data.length ? <Status>This journal has no memories. Agents with a persona that has <code>memory: true</code> write what they remember about a user.</Status>
         : !data ? <Status /> : !shown.length ? <Status>No memory matches.</Status> : (
-          <div className="page scrolls memories" tabIndex={0} role="region" aria-label="memories">
+          <Overview label="memories" className="page scrolls memories">
             {shown.slice(0, 1000).map((entry) => (
               <article key={entry.entry_id}>
                 <p className="said">{entry.text}</p>
@@ -54,7 +54,7 @@ function Memories(): ReactNode {
                 </p>
               </article>
             ))}
-          </div>
+          </Overview>
         )}
     </main>
   );

@@ -131,6 +131,7 @@ function Run(): ReactNode {
   const move = (by: number, test?: (item: Item) => boolean): void => pick(near(items, picked, by, test));
   const given = place.query.get("find") ?? "";
   const words = given.trim().toLowerCase();
+  const wanted = useMemo(() => (words ? [words] : []), [words]);
   const version = items.reduce((sum, item) => sum + (item.runId === runId ? 0 : item.version), run?.fold.version ?? 0);
   const seqs = useMemo(() => (view === "events" && words ? eventsWith(run?.fold.events ?? [], words).map((event) => event.seq) : []), [view, words, version]);
   const places = useMemo(() => placesOf(items, words), [words, version, items.length]);
@@ -185,7 +186,7 @@ function Run(): ReactNode {
   const inspected = items[picked] ?? items[0] ?? null;
   const isDriven = (item: Item): boolean => children.get(item.runId)?.isDriven ?? run.isDriven;
   return (
-    <Wanted value={words}>
+    <Wanted value={wanted}>
       <main className="page run" data-loaded={run.isLoaded} data-driven={run.isDriven}>
         <Head run={run} onAsk={setAsked} />
         <Tabs view={view} isInspected={showsInspector} onInspect={() => setShowsInspector(!showsInspector)}>

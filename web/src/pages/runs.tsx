@@ -230,7 +230,7 @@ export function Runs({ first }: { first?: string }): ReactNode {
       {(isLive || found.length > 1) && (
         <div className="bar" role="search">
           <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
-          <select aria-label="Status" value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
+          <select aria-label="Status" style={{ maxWidth: 130 }} value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
             <option value="">any status</option>
             {Object.entries(STATUSES).map(([value, { name }]) => <option key={value} value={value}>{name}</option>)}
           </select>

@@ -61,7 +61,7 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
       <button className="main" type="button" onClick={() => say(true)} data-focus="reply">Approve</button>
       <button type="button" title={changed === null ? "Change the arguments before the call is made; the model is told" : "Back to the arguments of the model"} onClick={() => setChanged(changed === null ? laidOut : null)}>{changed === null ? "Change" : "Undo"}</button>
       <span className="row grow">
-        <input aria-label="Reason for a refusal" placeholder="Reason for a refusal" value={reason} onChange={(event) => setReason(event.target.value)} />
+        <input aria-label="Reason for a refusal" placeholder="Reason" title="Why the call is refused; the model is told" value={reason} onChange={(event) => setReason(event.target.value)} />
         <button>Refuse</button>
       </span>
     </form>

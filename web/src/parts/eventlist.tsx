@@ -18,7 +18,7 @@ function describe(event: RunEvent): string {
 export function EventList({ fold, picked, onPick }: { fold: RunFold; picked: number; onPick: (seq: number) => void }): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const start = fold.events[0]?.at ?? 0;
-  const words = useContext(Wanted);
+  const [words = ""] = useContext(Wanted);
   const events = useMemo(() => eventsWith(fold.events, words), [fold.events, fold.events.length, words]);
   const virtual = useVirtual(events.length, box, () => 24);
   useMarks(box);

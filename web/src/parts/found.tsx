@@ -1,18 +1,18 @@
 /** Words that are looked for in a run: the parts that have them, the marks in what is drawn, and the field for them. */
-import { createContext, useContext, useEffect, useState, type KeyboardEvent, type ReactNode, type RefObject } from "react";
+import { createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode, type RefObject } from "react";
 import type { RunEvent } from "../fold/events";
 import type { Item } from "../fold/run";
 import { change } from "../router";
 
-/** The words that are looked for, in small letters; empty if nothing is. */
-export const Wanted = createContext("");
+/** The texts that are looked for, in small letters. */
+export const Wanted = createContext<readonly string[]>([]);
 
-/** Whether a text has the words that are looked for behind its first `from` characters only. */
+/** Whether a text has one of the texts that are looked for behind its first `from` characters only. */
 export function useIsBehind(text: string, from: number): boolean {
-  const words = useContext(Wanted);
-  if (!words || text.length <= from) return false;
+  const wanted = useContext(Wanted);
+  if (!wanted.length || text.length <= from) return false;
   const small = text.toLowerCase();
-  return small.includes(words) && !small.slice(0, from).includes(words);
+  return wanted.some((words) => small.includes(words)) && !wanted.some((words) => small.slice(0, from).includes(words));
 }
 
 const known = new WeakMap<object, { version: number; text: string }>();
@@ -41,13 +41,13 @@ export function eventsWith(events: readonly RunEvent[], words: string): readonly
   return words ? events.filter((event) => remember(event, 0, () => JSON.stringify(event)).includes(words)) : events;
 }
 
-/** Return the ranges of an element's text that have the words. */
-function rangesIn(element: Element, words: string): Range[] {
+/** Return the ranges of an element's text that are one of the texts, in the order of the page for each node. */
+function rangesIn(element: Element, wanted: readonly string[]): Range[] {
   const ranges: Range[] = [];
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const text = (node.textContent ?? "").toLowerCase();
-    for (let at = text.indexOf(words); at >= 0; at = text.indexOf(words, at + words.length)) {
+    for (const words of wanted) for (let at = text.indexOf(words); at >= 0; at = text.indexOf(words, at + words.length)) {
       const range = new Range();
       range.setStart(node, at);
       range.setEnd(node, Math.min(at + words.length, node.textContent?.length ?? 0));
@@ -57,20 +57,27 @@ function rangesIn(element: Element, words: string): Range[] {
   return ranges;
 }
 
-/** Mark the words in what an element draws, again after each time that the component is drawn. */
-export function useMarks(box: RefObject<HTMLElement | null>): void {
-  const words = useContext(Wanted);
+/**
+ * Mark what is looked for in what an element draws, again after each time that the component is drawn. `subject` says
+ * what is shown: when it changes, the first mark is scrolled to.
+ */
+export function useMarks(box: RefObject<HTMLElement | null>, subject = ""): void {
+  const wanted = useContext(Wanted);
+  const shown = useRef("");
   useEffect(() => {
     if (!("highlights" in CSS)) return;
-    if (words && box.current) CSS.highlights.set("found", new Highlight(...rangesIn(box.current, words)));
-    else CSS.highlights.delete("found");
+    const ranges = wanted.length && box.current ? rangesIn(box.current, wanted) : [];
+    CSS.highlights.set("found", new Highlight(...ranges));
+    if (!subject || shown.current === subject) return;
+    shown.current = subject;
+    ranges[0]?.startContainer.parentElement?.scrollIntoView({ block: "center" });
   });
   useEffect(() => () => void CSS.highlights?.delete("found"), []);
 }
 
 /** Return how far below the top of an element its first mark is; `null` if it has none. */
-export function markIn(element: Element | null, words: string): number | null {
-  const range = element && words ? rangesIn(element, words)[0] : undefined;
+export function markIn(element: Element | null, wanted: readonly string[]): number | null {
+  const range = element && wanted.length ? rangesIn(element, wanted)[0] : undefined;
   return range && element ? range.getBoundingClientRect().top - element.getBoundingClientRect().top : null;
 }
 

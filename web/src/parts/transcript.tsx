@@ -200,7 +200,7 @@ function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
         <>
           <Head item={item}>{item.isOpen && <Chip tone="warn" dot>waits for an answer</Chip>}</Head>
           <Text className="said" text={item.text} />
-          {item.options.length > 0 && <p className="soft">{item.options.map((option) => option.label).join(" · ")}</p>}
+          {item.options.length > 0 && <ul className="soft">{item.options.map((option) => <li key={option.label}>· {option.label}{option.description ? `: ${option.description}` : ""}</li>)}</ul>}
         </>
       );
     case "event":
@@ -257,13 +257,13 @@ export function Transcript({ items, version, picked, onPick, sticks, onOpen, ope
     virtual.scrollTo(picked);
   }, [picked]);
   useMarks(box);
-  const words = useContext(Wanted);
+  const wanted = useContext(Wanted);
   const shown = useRef("");
   useEffect(() => {
     // A block may be higher than the window: its first mark is scrolled to, once for each pick.
-    const key = `${picked} ${words}`;
-    const place = words && shown.current !== key ? box.current?.querySelector(`[data-index="${picked}"]`) ?? null : null;
-    const below = markIn(place, words);
+    const key = `${picked} ${wanted}`;
+    const place = wanted.length && shown.current !== key ? box.current?.querySelector(`[data-index="${picked}"]`) ?? null : null;
+    const below = markIn(place, wanted);
     if (below === null) return;
     shown.current = key;
     virtual.scrollTo(picked, "auto", below);
