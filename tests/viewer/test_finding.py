@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.browser.chromium import Chromium
+from tests.cli.command import Cli
 from tests.datagen.dataset import made
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import LONG_STEPS, ServedJournal
@@ -153,7 +154,8 @@ def test_one_comes_back_to_the_same_place(browser: Chromium, served: ServedJourn
     show(browser, page, ".overview")
     top = "document.querySelector('.overview').scrollTop"
     browser.evaluate(f"{top} = 300")
-    wait(browser, f"{top} === 300")
+    # A browser tells of what was scrolled at the next frame.
+    browser.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
     browser.evaluate("document.querySelector('.overview a').click()")
     wait(browser, "!document.querySelector('.overview')")
     browser.evaluate("history.back()")
@@ -189,3 +191,31 @@ def test_the_timeline_says_when(browser: Chromium, served: ServedJournal) -> Non
     assert browser.evaluate(places % ".ruler-line .track span") == browser.evaluate(
         places % ".lane:not(.ruler-line):first-child .tick"
     )
+
+
+async def test_a_run_is_compared_with_one_of_another_journal(
+    browser: Chromium, live: str, journal: Journal, served: ServedJournal, tmp_path: Path
+) -> None:
+    script = [answer("I look first.", call("look", {"path": "notes"})), answer("Nothing is old.")]
+    run = await Agent(ScriptedModel(script), tools=[look], journal=journal).run("Tidy the notes.")
+    path = tmp_path / "other.html"
+    ids = (served.runs["tidy"], served.runs["talk"])
+    assert Cli(tmp_path)("report", *ids, "--journal", str(served.path), "--out", str(path)).code == 0
+
+    def compare() -> None:
+        show(browser, f"{live}compare/{run.run_id}", "input[type=file]")
+        root = browser.send("DOM.getDocument")["root"]["nodeId"]
+        node = browser.send("DOM.querySelector", nodeId=root, selector="input[type=file]")["nodeId"]
+        browser.send("DOM.setFileInputFiles", files=[str(path)], nodeId=node)
+        choice = "document.querySelector('select[aria-label=\"The run of the file\"]')"
+        wait(browser, f"{choice}?.options.length === 3")
+        value = f"[...{choice}.options].find(one => one.text.startsWith('Tidy')).value"
+        Screen(browser).type('select[aria-label="The run of the file"]', str(browser.evaluate(value)))
+        wait(browser, "document.querySelector('.pair.differs')")
+        assert "in a file" in text_of(browser, ".side:last-child")
+        assert "replaced 1 occurrence" in text_of(browser, ".pairs")
+        assert "first difference" in text_of(browser, ".bar")
+        browser.evaluate("location.reload()")
+        wait(browser, "document.body.innerText.includes('choose it again')")
+
+    await to_thread(compare)

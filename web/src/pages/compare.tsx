@@ -5,14 +5,15 @@ import { useRun, type FollowedRun } from "../fold/follow";
 import type { Item } from "../fold/run";
 import { many } from "../format";
 import { useKeys } from "../keys";
-import { useTitle, Waiting } from "../parts/basics";
+import { tell, useTitle, Waiting } from "../parts/basics";
 import { Sums } from "../parts/runchip";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
-import { has } from "../source";
+import { has, isFiled, openFile } from "../source";
+import type { RunInfo } from "../types";
 import type { PageSpec } from ".";
-import { Runs } from "./runs";
+import { isCalled, Runs } from "./runs";
 
 interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: number }
 
@@ -77,16 +78,45 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
   return (
     <div className="side">
       <div className="cut" title={fold.title}>{fold.title}</div>
-      <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a> <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
+      {isFiled(run.runId) ? <span className="soft">in a file</span> : <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a>} <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
       <span className="soft row wrap"><span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
     </div>
+  );
+}
+
+/** Chooses a run of another journal, from a file. A file of several runs asks which. */
+function FromFile({ first }: { first: string }): ReactNode {
+  const box = useRef<HTMLInputElement>(null);
+  const [runs, setRuns] = useState<RunInfo[]>([]);
+  const open = (id: string): void => go(to(["compare", first, id]));
+  const read = async (file: File | undefined): Promise<void> => {
+    if (!file) return;
+    try {
+      const found = (await openFile(file)).filter((run) => !isCalled(run));
+      if (found.length === 1) open(found[0]!.id);
+      else setRuns(found);
+    } catch (error) {
+      tell((error as Error).message);
+    }
+  };
+  return (
+    <>
+      <button onClick={() => box.current?.click()} title="A run of another journal, in a file that `treadle report RUN --out FILE` wrote there">A run in a file …</button>
+      <input ref={box} type="file" accept=".html" hidden onChange={(event) => { void read(event.target.files?.[0]); event.target.value = ""; }} />
+      {runs.length > 0 && (
+        <select aria-label="The run of the file" value="" onChange={(event) => open(event.target.value)}>
+          <option value="">choose a run of the file</option>
+          {runs.map((run) => <option key={run.id} value={run.id}>{run.title}</option>)}
+        </select>
+      )}
+    </>
   );
 }
 
 function Compare(): ReactNode {
   const { path } = usePlace();
   useTitle(path[2] ? null : "Compare");
-  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Runs key={path[1] ?? ""} first={path[1] ?? ""} />;
+  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Runs key={path[1] ?? ""} first={path[1] ?? ""} other={path[1] && <FromFile first={path[1]} />} />;
 }
 
 function Sides({ left, right }: { left: string; right: string }): ReactNode {
@@ -108,7 +138,8 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     }
   };
   const open = (item: Item | null | undefined): void => {
-    if (item) go(to(["run", item.runId], { at: item.seqs[0] }));
+    if (item && isFiled(item.runId)) tell("this run is in a file, which shows it whole when you open it");
+    else if (item) go(to(["run", item.runId], { at: item.seqs[0] }));
   };
   useEffect(() => {
     if (first < 0) return;

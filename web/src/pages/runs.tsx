@@ -41,7 +41,7 @@ const durationOf = (run: RunInfo): number => Math.max(0, (run.ended_at ?? run.up
 /** The labels that people gave, as they are read in the list. */
 const labelsOf = (run: RunInfo): string => Object.entries(run.labels).filter(([name]) => !name.startsWith("treadle.") && !["title", "agent"].includes(name)).map(([name, value]) => `${name}: ${value}`).join(", ");
 const agentOf = (run: RunInfo): string => run.labels["treadle.agent"] ?? run.labels.agent ?? "";
-const isCalled = (run: RunInfo): boolean => "treadle.caller" in run.labels;
+export const isCalled = (run: RunInfo): boolean => "treadle.caller" in run.labels;
 const SIGNS: [(run: RunInfo) => boolean, string, string][] = [[isCalled, "↳ ", "A sub-agent’s run\n"], [(run) => run.parent_run_id !== null, "↱ ", "A fork\n"]];
 
 function Name({ run }: { run: RunInfo }): ReactNode {
@@ -186,8 +186,8 @@ function useOffered(runs: readonly RunInfo[]): Record<"model" | "agent" | "label
   }, [runs]);
 }
 
-/** The list of runs. `first` chooses two runs to compare: it is the first of them, or empty as long as none is chosen. */
-export function Runs({ first }: { first?: string }): ReactNode {
+/** The list of runs. `first` chooses two runs to compare: it is the first of them, or empty as long as none is chosen. `other` offers more. */
+export function Runs({ first, other }: { first?: string; other?: ReactNode }): ReactNode {
   const place = usePlace();
   const wanted = place.query.get("order") ?? "";
   const order = wanted.replace(/^-/, "") in FIGURES ? wanted : STARTED;
@@ -226,7 +226,7 @@ export function Runs({ first }: { first?: string }): ReactNode {
   useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: () => change(Object.fromEntries(FILTERS.map((name) => [name, ""]))) }]);
   return (
     <main className="page">
-      {first === undefined ? <h1 className="hidden">Runs</h1> : <div className="bar"><h1 className="cut">{first ? <>Compare <a href={to(["run", first])} title={first}>{found.find((run) => run.id === first)?.title ?? first}</a> with …</> : "Compare two runs: choose the first one"}</h1></div>}
+      {first === undefined ? <h1 className="hidden">Runs</h1> : <div className="bar"><h1 className="cut">{first ? <>Compare <a href={to(["run", first])} title={first}>{found.find((run) => run.id === first)?.title ?? first}</a> with …</> : "Compare two runs: choose the first one"}</h1><span className="grow" />{other}</div>}
       {(isLive || found.length > 1) && (
         <div className="bar" role="search">
           <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />

@@ -4,11 +4,23 @@ import type { Item } from "../fold/run";
 import { oneLine, seconds } from "../format";
 import { useVirtual } from "./virtual";
 
+/** Longer arguments are shown as they are, because to read them takes too long. */
+const MOST = 2_000;
 const MARKS: Record<Item["kind"], string> = { system: "", turn: "", message: "", inference: "◇", call: "→", question: "?", event: "·" };
+
+/** Return what a call was given, in short: its values, each with its name if there are several. */
+function brief(given: string): string {
+  try {
+    const entries = Object.entries(JSON.parse(given) as object).map(([name, value]): [string, string] => [name, typeof value === "string" ? value : JSON.stringify(value)]);
+    return entries.map(([name, value]) => (entries.length > 1 ? `${name}: ${value}` : value)).join(", ");
+  } catch {
+    return given;
+  }
+}
 
 /** Return the line of an item in a tree: its name, and the beginning of what it says. */
 export function lineOf(item: Item): [string, string] {
-  if (item.kind === "call") return [item.title, oneLine(item.arguments, 80)];
+  if (item.kind === "call") return [item.title, oneLine(item.arguments.length > MOST ? item.arguments : brief(item.arguments), 80)];
   if (item.kind === "inference") return [item.title, item.failures.length && !item.completion ? item.failures.at(-1)?.error_type ?? "" : oneLine(item.text, 80)];
   return [item.title, oneLine(item.text, 80)];
 }

@@ -47,7 +47,7 @@ export function Timeline({ items, version, picked, onPick }: { items: readonly I
         <span className="grow" />
         <label className="row"><input type="checkbox" checked={squeezes} onChange={() => setSqueezes(!squeezes)} /> squeeze waits</label>
       </div>
-      <div className="lane ruler-line soft" aria-hidden="true">
+      <div className="ruler-line soft" aria-hidden="true">
         <span>since the start</span>
         <span className="track">{TICKS.map((share) => <span key={share} style={{ left: percent(share) }}>{seconds(timeAt(share) - times.from)}</span>)}</span>
       </div>
