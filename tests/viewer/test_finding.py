@@ -43,6 +43,11 @@ async def live(config: Path, journal: Journal) -> AsyncIterator[str]:
         yield f"{url}/view#/"
 
 
+def load_again(browser: Chromium) -> None:
+    """Load the page that is open anew."""
+    browser.open(str(browser.evaluate("location.href")), 1440, 900)
+
+
 def test_words_are_found_in_a_run_of_which_little_is_drawn(browser: Chromium, served: ServedJournal) -> None:
     show(browser, served.address(f"run/{served.runs['long']}"), ".run[data-loaded=true]")
     press(browser, "/")
@@ -114,7 +119,7 @@ def test_filters_offer_what_the_runs_have(browser: Chromium, served: ServedJourn
     assert browser.evaluate(called) == []
     browser.evaluate("document.querySelector('.bar label input').click()")
     wait(browser, f"{called}.length === 1")
-    browser.evaluate("location.reload()")
+    load_again(browser)
     wait(browser, f"{called}.length === 1")
     # A label of a run leads to the runs that have it.
     show(browser, served.address(f"run/{served.runs['tidy']}"), "a.chip")
@@ -160,12 +165,12 @@ def test_one_comes_back_to_the_same_place(browser: Chromium, served: ServedJourn
     wait(browser, "!document.querySelector('.overview')")
     browser.evaluate("history.back()")
     wait(browser, f"document.querySelector('.overview') && {top} === 300")
-    browser.evaluate("location.reload()")
+    load_again(browser)
     wait(browser, f"document.querySelector('.overview') && {top} === 300")
     # The change of files that is shown stands in the address, too.
     show(browser, served.address(f"run/{served.runs['tidy']}?view=files"), ".difference .add")
     press(browser, "k")
-    browser.evaluate("location.reload()")
+    load_again(browser)
     wait(browser, "document.querySelector('.leaf[aria-selected=true]')?.innerText.includes('Step 1')")
 
 
@@ -215,7 +220,7 @@ async def test_a_run_is_compared_with_one_of_another_journal(
         assert "in a file" in text_of(browser, ".side:last-child")
         assert "replaced 1 occurrence" in text_of(browser, ".pairs")
         assert "first difference" in text_of(browser, ".bar")
-        browser.evaluate("location.reload()")
+        load_again(browser)
         wait(browser, "document.body.innerText.includes('choose it again')")
 
     await to_thread(compare)

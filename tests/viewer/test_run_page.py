@@ -1,5 +1,6 @@
 """What the page of a run and its neighbours say about tokens, times, tools, forks, comparisons and memories."""
 
+import asyncio
 from asyncio import to_thread
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from tests.viewer.conftest import ServedJournal
 from tests.viewer.sample_runs import answer
 from tests.viewer.test_pages import press, show, text_of, wait, write
 
-from treadle import Agent, ScriptedModel
+from treadle import Agent, ScriptedModel, tool
 from treadle.core.tokens.token_record import TokenRecord
 from treadle.journal.protocol import Journal
 from treadle.knowledge.memory import Draft, Store, open_memory
+from treadle.models import call
 
 __all__ = ["config", "journal"]
 TIMES = (
@@ -62,6 +64,43 @@ def test_the_timeline_has_the_times_of_the_transcript(browser: Chromium, served:
     drawn = browser.evaluate(TIMES % (".lane:not(.turn)", ".num"))
     assert {"fail", "helper", "Step 1"} <= drawn.keys() & said.keys()
     assert drawn == said
+
+
+async def test_the_end_of_a_run_that_is_watched_is_in_view(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    may_end = asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait_here() -> str:
+        """Wait."""
+        await may_end.wait()
+        return "line\n" * 60
+
+    said = "".join(f"Line {number}.\n\n" for number in range(60))
+    agent = Agent(ScriptedModel([[call("wait_here", {})], said]), tools=[wait_here], journal=journal)
+    running = asyncio.create_task(agent.run("Wait.", run_id="watched"))
+    await to_thread(show, browser, f"{live}run/watched", ".run[data-loaded=true] .block.call .chip.accent")
+    may_end.set()
+    await running
+    in_view = (
+        "(() => { const box = document.querySelector('.transcript').getBoundingClientRect(); "
+        "const end = [...document.querySelectorAll('.block')].at(-1); "
+        "return end.innerText.startsWith('Finished') && end.getBoundingClientRect().bottom <= box.bottom; })()"
+    )
+    await to_thread(wait, browser, in_view)
+
+
+async def test_words_that_differ_are_marked_in_a_comparison(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    for name, number in (("one", "twelve"), ("two", "thirteen")):
+        said = f"The **largest** folder has {number} files, and nobody needs them."
+        await Agent(ScriptedModel([said]), journal=journal).run("Which folder is large?", run_id=name)
+    await to_thread(show, browser, f"{live}compare/one/two", ".pair.differs strong")
+    marks = "[...CSS.highlights.get('differs') ?? []].map(String)"
+    await to_thread(wait, browser, f"{marks}.length === 2")
+    assert await to_thread(browser.evaluate, marks) == ["twelve", "thirteen"]
 
 
 def test_a_fork_says_which_event_it_copies_last(browser: Chromium, served: ServedJournal) -> None:

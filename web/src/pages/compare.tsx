@@ -7,6 +7,7 @@ import { many } from "../format";
 import { useKeys } from "../keys";
 import { tell, useTitle, Waiting } from "../parts/basics";
 import { Sums } from "../parts/runchip";
+import { differing } from "../parts/worddiff";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
@@ -155,6 +156,11 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     { key: "l", about: "Open the second run here", run: () => open(pairs[picked]?.two) },
     { key: "a", about: "Show or fold what is equal", run: () => setIsWhole(!isWhole) },
   ]);
+  useEffect(() => {
+    if (!("highlights" in CSS)) return;
+    CSS.highlights.set("differs", new Highlight(...[...box.current?.querySelectorAll(".pair.differs") ?? []].flatMap(differing)));
+  });
+  useEffect(() => () => void CSS.highlights?.delete("differs"), []);
   const error = one?.error ?? two?.error;
   useTitle(isReady ? `${one?.fold.title} | ${two?.fold.title}` : null);
   if (error || !one || !two || !isReady) return <Waiting title="Two runs compared" error={error ?? null} />;

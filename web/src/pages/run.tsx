@@ -114,6 +114,8 @@ function Run(): ReactNode {
   };
   const at = Number(place.query.get("at") ?? 0);
   const pickedAt = useRef(0);
+  /** Whether the run went on while it was shown: then its end stays in view, also that of its last event. */
+  const hasGrown = useRef(false);
   useEffect(() => {
     // Several items may begin with one event: what was picked here stays picked.
     if (!at || !run?.isLoaded || at === pickedAt.current) return;
@@ -184,6 +186,7 @@ function Run(): ReactNode {
   if (!run?.fold.events.length) return <Waiting title="A run" error={run?.error ?? null} />;
   // Until a line is picked, the inspector shows what the run began with.
   const inspected = items[picked] ?? items[0] ?? null;
+  if (run.isLoaded && run.fold.state !== "finished") hasGrown.current = true;
   const isDriven = (item: Item): boolean => children.get(item.runId)?.isDriven ?? run.isDriven;
   return (
     <Wanted value={wanted}>
@@ -194,7 +197,7 @@ function Run(): ReactNode {
         </Tabs>
         <div className="panes">
           {view === "transcript" && showsOutline && <Outline items={items} picked={picked} onPick={pick} found={found} />}
-          {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && run.isLoaded && run.fold.state !== "finished" && picked < 0} isDriven={isDriven} />}
+          {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && run.isLoaded && hasGrown.current && picked < 0} isDriven={isDriven} />}
           {view === "timeline" && <Timeline items={items} version={run.fold.version} picked={picked} onPick={pick} />}
           {view === "files" && <Files runId={runId} fold={run.fold} />}
           {view === "events" && <EventList fold={run.fold} picked={at} onPick={(seq) => change({ at: seq })} />}

@@ -49,8 +49,10 @@ function rangesIn(element: Element, wanted: readonly string[]): Range[] {
     const text = (node.textContent ?? "").toLowerCase();
     for (const words of wanted) for (let at = text.indexOf(words); at >= 0; at = text.indexOf(words, at + words.length)) {
       const range = new Range();
-      range.setStart(node, at);
-      range.setEnd(node, Math.min(at + words.length, node.textContent?.length ?? 0));
+      // Small letters may be longer than capital ones.
+      const most = node.textContent?.length ?? 0;
+      range.setStart(node, Math.min(at, most));
+      range.setEnd(node, Math.min(at + words.length, most));
       ranges.push(range);
     }
   }

@@ -172,7 +172,7 @@ function Call({ item, onOpen, isOpened, isDriven }: { item: Item } & Opening): R
         {item.isOpen && <Chip tone="warn" dot>waits for approval</Chip>}
         {result?.error_kind && <Chip tone={TONES[item.state]}>{result.error_kind.replaceAll("_", " ")}</Chip>}
         {result?.is_simulated && <Chip title="a mock or a model made this result up">simulated</Chip>}
-        {files.length > 0 && <Chip title={files.join("\n")}>{many(files.length, "file")} changed</Chip>}
+        {files.length > 0 && <a className="chip" href={to(["run", item.runId], { view: "files", at: item.seqs.at(-1) })} title={`${files.join("\n")}\nShow the differences`} onClick={(event) => event.stopPropagation()}>{many(files.length, "file")} changed</a>}
         {item.child && (
           <>
             {onOpen && <button className="plain more" aria-expanded={isOpened} onClick={(event) => { event.stopPropagation(); onOpen(item.child); }}>{isOpened ? "▾" : "▸"} sub-agent</button>}
