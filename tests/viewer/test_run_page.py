@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.browser.chromium import Chromium
+from tests.cli.command import Cli
+from tests.cli.scripted import Scripted
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import ServedJournal
 from tests.viewer.sample_runs import answer
-from tests.viewer.test_pages import press, show, text_of, wait, write
+from tests.viewer.test_pages import click, press, show, text_of, wait, write
 
 from treadle import Agent, ScriptedModel, tool
 from treadle.core.tokens.token_record import TokenRecord
@@ -89,6 +91,23 @@ async def test_the_end_of_a_run_that_is_watched_is_in_view(
         "return end.innerText.startsWith('Finished') && end.getBoundingClientRect().bottom <= box.bottom; })()"
     )
     await to_thread(wait, browser, in_view)
+
+
+async def test_a_failed_run_is_tried_again(
+    browser: Chromium, live: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    answers = iter([(400, "no more today"), {"content": "Now it works."}])
+    server = Scripted(lambda _: next(answers))
+    given = ("--model", "some", "--base-url", server.url, "--run-id", "failed", "--journal", "runs.db")
+    assert (await to_thread(Cli(tmp_path), "run", "Say hello.", *given)).code
+    await to_thread(show, browser, f"{live}run/failed", ".why")
+    await to_thread(click, browser, "Try again")
+    await to_thread(
+        wait, browser, "document.querySelector('.inference .said')?.innerText === 'Now it works.'"
+    )
+    assert "forked from failed" in await to_thread(text_of, browser, ".facts-line")
+    server.stop()
 
 
 async def test_words_that_differ_are_marked_in_a_comparison(

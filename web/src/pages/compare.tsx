@@ -170,7 +170,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     <main className="page">
       <h1 className="hidden">Two runs compared</h1>
       <div className="bar">
-        <span>{at ? <>The first difference is in step <b>{at.step}</b>{at.kind === "inference" ? "" : `, at “${at.title}”`}; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
+        <span>{at ? <>The first difference is in {at.step ? "step" : "turn"} <b>{at.step || at.turn}</b>{at.kind === "inference" ? "" : `, at “${at.title}”`}; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
         <span className="grow" />
         <button onClick={() => jump(-1)} disabled={first < 0}>Difference before</button>
         <button onClick={() => jump(1)} disabled={first < 0}>Next difference</button>

@@ -218,7 +218,7 @@ function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; mo
     ...models.map((name) => count(kind.models[name] ?? 0)),
     <span className="runs">{kind.run_ids.slice(0, MOST_RUNS).map((run) => <RunLink key={run} run={run} hasRuns={hasRuns}>{run} </RunLink>)}</span>,
   ]);
-  return <Facts title={`${prefix}Kinds`} heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} />;
+  return <Facts title={`${prefix}Kinds`} heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} isWide />;
 }
 
 export const evaluationPage: PageSpec = { name: "evaluation", title: "Evaluation", key: "v", hasOwnTitle: true, Page: EvaluationPage, isOffered: () => isShown("evaluation") };

@@ -4,7 +4,7 @@ import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
 import type { Item } from "../fold/run";
 import { clock, many, oneLine, seconds } from "../format";
 import { useKeys } from "../keys";
-import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
+import { cancel, ForkDialog, NoteDialog, Reply, resume, TryAgain } from "../parts/actions";
 import { Chip, copy, useTitle, Waiting } from "../parts/basics";
 import { EventList } from "../parts/eventlist";
 import { Family } from "../parts/family";
@@ -59,6 +59,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
           <>
             {fold.state === "running" && <button onClick={() => void cancel(run.runId)}>Cancel</button>}
             {(fold.state === "paused" ? !ANSWERED.has(fold.pausedFor) : fold.state === "running" && !run.isDriven) && <button onClick={() => void resume(run.runId)}>Resume</button>}
+            <TryAgain fold={fold} />
             <button onClick={() => onAsk("fork")} title="A new run that begins like this one (f)">Fork</button>
             <button onClick={() => onAsk("note")} title="A label, or a note (l)">Label</button>
           </>

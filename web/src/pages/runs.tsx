@@ -223,7 +223,8 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
     name: "Compare", isHidden: true, width: "16px", from: 1000,
     cell: (run) => <input type="checkbox" tabIndex={-1} aria-label="Compare this run" title="Compare this run with a second one (v)" checked={chosen === run.id} onClick={(event) => event.stopPropagation()} onChange={() => compare(run)} />,
   };
-  useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: () => change(Object.fromEntries(FILTERS.map((name) => [name, ""]))) }]);
+  const clear = (): void => change(Object.fromEntries(FILTERS.map((name) => [name, ""])));
+  useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: clear }]);
   return (
     <main className="page">
       {first === undefined ? <h1 className="hidden">Runs</h1> : <div className="bar"><h1 className="cut">{first ? <>Compare <a href={to(["run", first])} title={first}>{found.find((run) => run.id === first)?.title ?? first}</a> with …</> : "Compare two runs: choose the first one"}</h1><span className="grow" />{other}</div>}
@@ -242,8 +243,9 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
           <Filter name="agent" placeholder="Agent" width={110} offered={offered.agent} />
           <Filter name="label" placeholder="Label: name=value" width={170} offered={offered.label} />
           {(hidden > 0 || place.query.has("subagents")) && <label className="row" title="Also list the runs that were called by other runs"><input type="checkbox" checked={place.query.has("subagents")} onChange={(event) => change({ subagents: event.target.checked ? "yes" : "" })} /> sub-agents</label>}
+          {filters.length > 0 && <button className="plain" onClick={clear} title="Clear the filters (x)">Clear</button>}
           <span className="grow" />
-          {names.length > 0 && first === undefined && <button className="main" onClick={() => setIsNew(true)}>Talk to an agent</button>}
+          {isLive && models.data && first === undefined && <button className="main" disabled={!names.length} title={names.length ? "" : "There is no agent and no model in treadle.toml."} onClick={() => setIsNew(true)}>Talk to an agent</button>}
           {error && runs.length > 0 && <span className="bad" role="alert">{error.message}</span>}
           <span className="soft num" aria-live="polite">{isLoading ? "" : hasMore ? `${count(runs.length)}+ runs` : many(runs.length, "run")}</span>
         </div>
