@@ -207,3 +207,19 @@ def test_the_arguments_to_change_are_laid_out_and_have_the_focus(
         "[...document.querySelectorAll('.ask button')].find(one => one.innerText === 'Undo').click()"
     )
     wait(browser, "document.querySelector('.ask code')")
+
+
+async def test_two_sub_agents_are_opened_one_right_after_the_other(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    helper = Agent(ScriptedModel(lambda _: answer("Fine.")))
+    calls = [call("helper", {"task": f"Look at {number}."}) for number in (1, 2)]
+    tools = [helper.as_tool("helper", "Looks.")]
+    await Agent(ScriptedModel([calls, "Done."]), tools=tools, journal=journal).run("Look.", run_id="both")
+    await to_thread(show, browser, f"{live}run/both", "[aria-expanded=false]")
+    await to_thread(
+        browser.evaluate, "document.querySelectorAll('[aria-expanded]').forEach(one => one.click())"
+    )
+    await to_thread(wait, browser, "document.querySelectorAll('[aria-expanded=true]').length === 2")
+    titles = "[...document.querySelectorAll('.block.message .said')].map(one => one.innerText)"
+    await to_thread(wait, browser, f"{titles}.join() === 'Look.,Look at 1.,Look at 2.'")

@@ -18,10 +18,13 @@ function brief(given: string): string {
   }
 }
 
+/** Return the beginning of an answer without the most common signs of Markdown. */
+const plain = (text: string): string => oneLine(text.slice(0, 400).replace(/^#+\s+|\*\*|`/gm, ""), 80);
+
 /** Return the line of an item in a tree: its name, and the beginning of what it says. */
 export function lineOf(item: Item): [string, string] {
   if (item.kind === "call") return [item.title, oneLine(item.arguments.length > MOST ? item.arguments : brief(item.arguments), 80)];
-  if (item.kind === "inference") return [item.title, item.failures.length && !item.completion ? item.failures.at(-1)?.error_type ?? "" : oneLine(item.text, 80)];
+  if (item.kind === "inference") return [item.title, item.failures.length && !item.completion ? item.failures.at(-1)?.error_type ?? "" : plain(item.text)];
   return [item.title, oneLine(item.text, 80)];
 }
 
