@@ -25,7 +25,7 @@ const FILTERS = ["status", "since", "agent", "model", "label", "text"] as const;
 /** What the filter for the status offers. Beside the statuses of runs, it has conditions on what they wait for or ended with. */
 const STATUSES: Record<string, { name: string; asks: [string, string]; test: (run: RunInfo) => boolean }> = {
   ...Object.fromEntries(["running", "paused", "finished", "damaged"].map((status) => [status, { name: status, asks: ["status", status], test: (run: RunInfo) => run.status === status }])),
-  waiting: { name: "waits for somebody", asks: ["is_waiting", "true"], test: (run) => run.is_waiting },
+  waiting: { name: "waiting", asks: ["is_waiting", "true"], test: (run) => run.is_waiting },
   ...Object.fromEntries(["completed", "error", "max_steps", "max_cost", "deadline", "refused", "cancelled"].map((reason) => [reason, { name: `ended: ${reason}`, asks: ["stop_reason", reason], test: (run: RunInfo) => run.stop_reason === reason }])),
 };
 const HOURS: Record<string, [name: string, hours: number]> = { hour: ["last hour", 1], day: ["last 24 hours", 24], week: ["last 7 days", 168], month: ["last 30 days", 720] };
@@ -186,6 +186,30 @@ function useOffered(runs: readonly RunInfo[]): Record<"model" | "agent" | "label
   }, [runs]);
 }
 
+/** The filters of the list. `hasCalled`: runs of sub-agents are left out of it. `clear` is `null` if no filter is set. */
+function Filters({ runs, hasCalled, clear }: { runs: readonly RunInfo[]; hasCalled: boolean; clear: (() => void) | null }): ReactNode {
+  const place = usePlace();
+  const offered = useOffered(runs);
+  return (
+    <>
+      <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
+      <select aria-label="Status" style={{ maxWidth: 130 }} value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
+        <option value="">any status</option>
+        {Object.entries(STATUSES).map(([value, { name }]) => <option key={value} value={value}>{name}</option>)}
+      </select>
+      <select aria-label="Started" value={place.query.get("since") ?? ""} onChange={(event) => change({ since: event.target.value })}>
+        <option value="">any time</option>
+        {Object.entries(HOURS).map(([value, [name]]) => <option key={value} value={value}>{name}</option>)}
+      </select>
+      <Filter name="model" placeholder="Model" width={140} offered={offered.model} />
+      <Filter name="agent" placeholder="Agent" width={110} offered={offered.agent} />
+      <Filter name="label" placeholder="Label: name=value" width={170} offered={offered.label} />
+      {(hasCalled || place.query.has("subagents")) && <label className="row" title="Also list the runs that were called by other runs"><input type="checkbox" checked={place.query.has("subagents")} onChange={(event) => change({ subagents: event.target.checked ? "yes" : "" })} /> sub-agents</label>}
+      {clear && <button className="plain" onClick={clear} title="Clear the filters (x)">Clear</button>}
+    </>
+  );
+}
+
 /** The list of runs. `first` chooses two runs to compare: it is the first of them, or empty as long as none is chosen. `other` offers more. */
 export function Runs({ first, other }: { first?: string; other?: ReactNode }): ReactNode {
   const place = usePlace();
@@ -198,7 +222,6 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
   const showsCalled = place.query.has("subagents") || filters.some(([name]) => name === "text" || name === "label");
   const runs = useMemo(() => (showsCalled ? matching : matching.filter((run) => !isCalled(run))).filter((run) => run.id !== first), [found, order, showsCalled, filters.join(), first]);
   const hidden = showsCalled ? 0 : matching.filter(isCalled).length;
-  const offered = useOffered(found);
   useEffect(() => {
     if (runs.length < ENOUGH) more();
   }, [runs.length, more]);
@@ -230,20 +253,7 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
       {first === undefined ? <h1 className="hidden">Runs</h1> : <div className="bar"><h1 className="cut">{first ? <>Compare <a href={to(["run", first])} title={first}>{found.find((run) => run.id === first)?.title ?? first}</a> with …</> : "Compare two runs: choose the first one"}</h1><span className="grow" />{other}</div>}
       {(isLive || found.length > 1) && (
         <div className="bar" role="search">
-          <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
-          <select aria-label="Status" style={{ maxWidth: 130 }} value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
-            <option value="">any status</option>
-            {Object.entries(STATUSES).map(([value, { name }]) => <option key={value} value={value}>{name}</option>)}
-          </select>
-          <select aria-label="Started" value={place.query.get("since") ?? ""} onChange={(event) => change({ since: event.target.value })}>
-            <option value="">any time</option>
-            {Object.entries(HOURS).map(([value, [name]]) => <option key={value} value={value}>{name}</option>)}
-          </select>
-          <Filter name="model" placeholder="Model" width={140} offered={offered.model} />
-          <Filter name="agent" placeholder="Agent" width={110} offered={offered.agent} />
-          <Filter name="label" placeholder="Label: name=value" width={170} offered={offered.label} />
-          {(hidden > 0 || place.query.has("subagents")) && <label className="row" title="Also list the runs that were called by other runs"><input type="checkbox" checked={place.query.has("subagents")} onChange={(event) => change({ subagents: event.target.checked ? "yes" : "" })} /> sub-agents</label>}
-          {filters.length > 0 && <button className="plain" onClick={clear} title="Clear the filters (x)">Clear</button>}
+          <Filters runs={found} hasCalled={hidden > 0} clear={filters.length ? clear : null} />
           <span className="grow" />
           {isLive && models.data && first === undefined && <button className="main" disabled={!names.length} title={names.length ? "" : "There is no agent and no model in treadle.toml."} onClick={() => setIsNew(true)}>Talk to an agent</button>}
           {error && runs.length > 0 && <span className="bad" role="alert">{error.message}</span>}
