@@ -32,6 +32,8 @@ DEMO_LINES = 27
 TOKEN_LINES = 20
 CHAT_LINES = 30
 VIEWED_TASK = "files:config_fix-0000"
+VIEWED_WORD = "proxy"
+VIEWED_CALL = 7
 
 THEME = TerminalTheme(
     (41, 41, 41),
@@ -132,22 +134,27 @@ def draw_chat() -> Text:
 
 
 def take_viewer() -> bytes:
-    """Return the page of a run as a PNG: its transcript, and what the model saw at one of its steps."""
+    """Return the page of a run as a PNG: its transcript, with a word that was searched for, and a prompt."""
     sys.path.insert(0, str(DOCS.parent))
     from tests.browser.chromium import Chromium
 
     with tempfile.TemporaryDirectory() as folder:
         _run(folder, "run", "--task", VIEWED_TASK, "--model", "oracle")
-        path = Path(folder) / "run.html"
-        _run(folder, "report", "last", "--out", str(path))
+        run = json.loads(_run(folder, "runs", "--json")[0])["run_id"]
+        command = [sys.executable, "-m", "treadle", "view", "--no-open", "--json"]
+        server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE)
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["url"]
         browser = Chromium()
-        browser.open(path, 1360, 820)
-        for selector, place in ((".leaf.inference", 3), (".inspector [role=tab]", 1)):
-            time.sleep(1.0)
+        browser.open(f"{url}&/run/{run}?find={VIEWED_WORD}", 1360, 820)
+        for selector, place in ((".leaf.call", VIEWED_CALL - 1), (".inspector [role=tab]", 1)):
+            time.sleep(2.0)
             browser.evaluate(f"document.querySelectorAll('{selector}')[{place}].click()")
-        time.sleep(1.0)
+        time.sleep(2.0)
         picture = browser.picture(is_whole=False)
         browser.close()
+        server.terminate()
+        server.wait()
     return picture
 
 

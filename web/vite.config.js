@@ -1,6 +1,6 @@
 // Builds the viewer as one HTML file: its script and its styles stand in the page, and its policy allows only these.
 import { createHash } from "node:crypto";
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import react from "@vitejs/plugin-react";
@@ -8,6 +8,16 @@ import { defineConfig } from "vite";
 
 const OUT = resolve(dirname(fileURLToPath(import.meta.url)), "../src/treadle/viewer/bundle.html");
 const hashOf = (text) => `'sha256-${createHash("sha256").update(text).digest("base64")}'`;
+
+const PACKAGES = resolve(dirname(fileURLToPath(import.meta.url)), "node_modules");
+/** The packages whose code is in the page. */
+const USED = ["react", "react-dom", "scheduler", "diff", "marked"];
+
+/** Return the licence of a package, which has to go with its code. */
+function licenceOf(name) {
+  const file = readdirSync(`${PACKAGES}/${name}`).find((one) => /^licen[cs]e/i.test(one));
+  return `${name}\n\n${readFileSync(`${PACKAGES}/${name}/${file}`, "utf-8").trim().replaceAll("--", "- -")}`;
+}
 
 /** Puts the script and the styles into the page, and writes it where Python finds it. */
 const onePage = {
@@ -25,7 +35,7 @@ const onePage = {
       .replace(/\s*<script type="module"[^>]*><\/script>/, "").replace(/\s*<link rel="stylesheet"[^>]*>/, "")
       .replace("<meta charset=\"utf-8\">", () => `<meta charset="utf-8">\n    <meta http-equiv="Content-Security-Policy" content="${policy}">`)
       .replace("</head>", () => `<style>${styles}</style>\n  </head>`)
-      .replace("</body>", () => `<script>${script}</script>\n  </body>`);
+      .replace("</body>", () => `<script>${script}</script>\n    <!-- This page has code of these packages:\n\n${USED.map(licenceOf).join("\n\n")}\n-->\n  </body>`);
     mkdirSync(dirname(OUT), { recursive: true });
     writeFileSync(OUT, page);
     for (const name of Object.keys(bundle)) delete bundle[name];

@@ -337,6 +337,17 @@ def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> No
     screen.wait(f"{ROWS} === 1")
 
 
+def test_a_row_leads_to_a_run_of_its_own_dataset_only(tmp_path: Path, screen: Screen) -> None:
+    """The runs of two datasets have the same ids, and the server has the journal of the first."""
+    for name in ("one", "other"):
+        made.plain_folder(tmp_path / name, 5)
+    with serve(tmp_path, "one", "other") as url:
+        for number, links in ((0, 1), (1, 0)):
+            screen.open(f"{url}&/rows/{number}?row=k2")
+            screen.wait("document.querySelector('.opened .facts')?.innerText.includes('run')")
+            assert screen.run("document.querySelectorAll('.opened .facts a').length") == links
+
+
 def test_a_served_dataset_is_searched_and_grows(tmp_path: Path, screen: Screen) -> None:
     dataset = evil_folder(tmp_path / "d", 1_200)
     with serve(tmp_path, "d") as url:

@@ -1,5 +1,6 @@
 """What the page of a run and its neighbours say about tokens, times, tools, forks, comparisons and memories."""
 
+import asyncio
 from asyncio import to_thread
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,15 +8,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.browser.chromium import Chromium
+from tests.cli.command import Cli
+from tests.cli.scripted import Scripted
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import ServedJournal
 from tests.viewer.sample_runs import answer
-from tests.viewer.test_pages import press, show, text_of, wait, write
+from tests.viewer.test_pages import click, press, show, text_of, wait, write
 
-from treadle import Agent, ScriptedModel
+from treadle import Agent, ScriptedModel, tool
 from treadle.core.tokens.token_record import TokenRecord
 from treadle.journal.protocol import Journal
 from treadle.knowledge.memory import Draft, Store, open_memory
+from treadle.models import call
 
 __all__ = ["config", "journal"]
 TIMES = (
@@ -64,6 +68,60 @@ def test_the_timeline_has_the_times_of_the_transcript(browser: Chromium, served:
     assert drawn == said
 
 
+async def test_the_end_of_a_run_that_is_watched_is_in_view(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    may_end = asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait_here() -> str:
+        """Wait."""
+        await may_end.wait()
+        return "line\n" * 60
+
+    said = "".join(f"Line {number}.\n\n" for number in range(60))
+    agent = Agent(ScriptedModel([[call("wait_here", {})], said]), tools=[wait_here], journal=journal)
+    running = asyncio.create_task(agent.run("Wait.", run_id="watched"))
+    await to_thread(show, browser, f"{live}run/watched", ".run[data-loaded=true] .block.call .chip.accent")
+    may_end.set()
+    await running
+    in_view = (
+        "(() => { const box = document.querySelector('.transcript').getBoundingClientRect(); "
+        "const end = [...document.querySelectorAll('.block')].at(-1); "
+        "return end.innerText.startsWith('Finished') && end.getBoundingClientRect().bottom <= box.bottom; })()"
+    )
+    await to_thread(wait, browser, in_view)
+
+
+async def test_a_failed_run_is_tried_again(
+    browser: Chromium, live: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    answers = iter([(400, "no more today"), {"content": "Now it works."}])
+    server = Scripted(lambda _: next(answers))
+    given = ("--model", "some", "--base-url", server.url, "--run-id", "failed", "--journal", "runs.db")
+    assert (await to_thread(Cli(tmp_path), "run", "Say hello.", *given)).code
+    await to_thread(show, browser, f"{live}run/failed", ".why")
+    await to_thread(click, browser, "Try again")
+    await to_thread(
+        wait, browser, "document.querySelector('.inference .said')?.innerText === 'Now it works.'"
+    )
+    assert "forked from failed" in await to_thread(text_of, browser, ".facts-line")
+    server.stop()
+
+
+async def test_words_that_differ_are_marked_in_a_comparison(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    for name, number in (("one", "twelve"), ("two", "thirteen")):
+        said = f"The **largest** folder has {number} files, and nobody needs them."
+        await Agent(ScriptedModel([said]), journal=journal).run("Which folder is large?", run_id=name)
+    await to_thread(show, browser, f"{live}compare/one/two", ".pair.differs strong")
+    marks = "[...CSS.highlights.get('differs') ?? []].map(String)"
+    await to_thread(wait, browser, f"{marks}.length === 2")
+    assert await to_thread(browser.evaluate, marks) == ["twelve", "thirteen"]
+
+
 def test_a_fork_says_which_event_it_copies_last(browser: Chromium, served: ServedJournal) -> None:
     show(browser, served.address(f"run/{served.runs['tidy']}"), ".run[data-loaded=true] .block.call")
     press(browser, "f")
@@ -74,15 +132,25 @@ def test_a_fork_says_which_event_it_copies_last(browser: Chromium, served: Serve
     press(browser, "Escape")
 
 
-def test_runs_to_compare_are_chosen_by_their_titles(browser: Chromium, served: ServedJournal) -> None:
-    show(browser, served.address("compare"), "datalist option")
-    titles = browser.evaluate(
-        "Object.fromEntries([...document.querySelectorAll('datalist option')].map(one => [one.value, one.text]))"
+def test_runs_to_compare_are_chosen_in_the_list(browser: Chromium, served: ServedJournal) -> None:
+    line = "[...document.querySelectorAll('.line')].find(one => one.innerText.includes('%s'))"
+    show(browser, served.address("compare"), ".line")
+    browser.evaluate(f"({line % 'Tidy the notes'}).click()")
+    wait(
+        browser,
+        f"document.querySelector('h1').innerText.startsWith('Compare Tidy the notes') && {line % 'tomorrow'}",
     )
-    assert titles[served.runs["tidy"]] == "Tidy the notes, and say what is old."
-    show(browser, served.address(f"compare/{served.runs['tidy']}/{served.runs['talk']}"), ".pair")
+    browser.evaluate(f"({line % 'tomorrow'}).click()")
+    wait(browser, "document.querySelector('.pair')")
     assert "Tidy the notes" in text_of(browser, ".side:first-child")
     assert "what do we do tomorrow?" in text_of(browser, ".side:last-child")
+    # In the list of runs, two marks do the same.
+    show(browser, served.address("runs"), ".line")
+    browser.evaluate(f"({line % 'tomorrow'}).querySelector('input').click()")
+    wait(browser, f"({line % 'tomorrow'}).querySelector('input').checked")
+    browser.evaluate(f"({line % 'Tidy the notes'}).querySelector('input').click()")
+    wait(browser, "document.querySelector('.pair')")
+    assert "what do we do tomorrow?" in text_of(browser, ".side:first-child")
 
 
 async def test_the_memories_of_the_first_owner_are_shown_at_once(
@@ -139,3 +207,19 @@ def test_the_arguments_to_change_are_laid_out_and_have_the_focus(
         "[...document.querySelectorAll('.ask button')].find(one => one.innerText === 'Undo').click()"
     )
     wait(browser, "document.querySelector('.ask code')")
+
+
+async def test_two_sub_agents_are_opened_one_right_after_the_other(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    helper = Agent(ScriptedModel(lambda _: answer("Fine.")))
+    calls = [call("helper", {"task": f"Look at {number}."}) for number in (1, 2)]
+    tools = [helper.as_tool("helper", "Looks.")]
+    await Agent(ScriptedModel([calls, "Done."]), tools=tools, journal=journal).run("Look.", run_id="both")
+    await to_thread(show, browser, f"{live}run/both", "[aria-expanded=false]")
+    await to_thread(
+        browser.evaluate, "document.querySelectorAll('[aria-expanded]').forEach(one => one.click())"
+    )
+    await to_thread(wait, browser, "document.querySelectorAll('[aria-expanded=true]').length === 2")
+    titles = "[...document.querySelectorAll('.block.message .said')].map(one => one.innerText)"
+    await to_thread(wait, browser, f"{titles}.join() === 'Look.,Look at 1.,Look at 2.'")

@@ -48,10 +48,12 @@ function KeyList({ onClose }: { onClose: () => void }): ReactNode {
   return (
     <Dialog title="Keys" onClose={onClose}>
       <div className="keys">
-        {keys.map((key) => [
-          <span key={key.key}>{key.key.split(" ").map((part) => <kbd key={part}>{part}</kbd>)}</span>,
-          <span key={`${key.key} about`}>{key.about}</span>,
-        ])}
+        {keys.map((key) => (
+          <div key={key.key}>
+            <span>{key.key.split(" ").map((part, place) => <kbd key={place}>{part}</kbd>)}</span>
+            <span>{key.about}</span>
+          </div>
+        ))}
       </div>
       <div className="ends"><button onClick={onClose}>Close</button></div>
     </Dialog>

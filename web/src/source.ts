@@ -4,6 +4,8 @@
  * An embedded page has the answers by their addresses. Pages ask with the same addresses in both cases, and check
  * `isLive` only before they offer what needs a server.
  */
+import type { Listing, RunInfo } from "./types";
+
 export interface Embedded {
   title: string;
   /** The address of the page that is shown first, such as `#/runs/ID`. */
@@ -36,12 +38,38 @@ export class RequestFailed extends Error {
   }
 }
 
+/** Answers about the runs of files that were opened beside what is shown, by their addresses. */
+const filed = new Map<string, string>();
+const FILED = "@file/";
+export const isFiled = (runId: string): boolean => runId.startsWith(FILED);
+
+const readEmbedded = async (text: string): Promise<Embedded> => {
+  const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text()) as Embedded;
+};
+
+/** Read a file that `treadle report` wrote, and return its runs. Their ids begin with a sign that no other run has. */
+export async function openFile(file: File): Promise<RunInfo[]> {
+  const data = /id="data">([^<]+)</.exec(await file.text())?.[1];
+  if (!data) throw new Error("this is no file that `treadle report` wrote");
+  const { answers } = await readEmbedded(data);
+  const runs = (JSON.parse(answers["/v1/runs"] ?? "{}") as Partial<Listing<RunInfo>>).data ?? [];
+  if (!runs.length) throw new Error("this file has no runs");
+  return runs.map((run) => {
+    const { id, title } = run;
+    const own = `/v1/view/runs/${encodeURIComponent(id)}/`;
+    for (const [address, text] of Object.entries(answers)) {
+      if (address.startsWith(own)) filed.set(`/v1/view/runs/${encodeURIComponent(FILED + id)}/${address.slice(own.length)}`, text);
+    }
+    return { ...run, id: FILED + id, title: title || id };
+  });
+}
+
 /** Read the embedded answers, or the token in the address. Returns the address of the first page. */
 export async function openSource(): Promise<string> {
   const text = document.getElementById("data")?.textContent?.trim();
   if (text) {
-    const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
-    embedded = JSON.parse(await new Response(stream).text()) as Embedded;
+    embedded = await readEmbedded(text);
     isLive = false;
     return embedded.start;
   }
@@ -122,6 +150,9 @@ export function readJson<T>(text: string): T {
 
 /** Return the answer to a GET request. Throws `RequestFailed`. */
 export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
+  const kept = filed.get(address);
+  if (kept !== undefined) return readJson<T>(kept);
+  if (address.includes(encodeURIComponent(FILED))) throw new RequestFailed(404, "the file with this run is not open any more; choose it again");
   if (!isLive) {
     const found = embedded.answers[address];
     if (found !== undefined) return readJson<T>(found);

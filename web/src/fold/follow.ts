@@ -1,6 +1,6 @@
 /** A run as it is loaded and followed: its fold, which grows while the page is open. */
 import { useEffect, useRef, useState, useSyncExternalStore } from "react";
-import { get, isLive, listen, readJson } from "../source";
+import { get, isFiled, isLive, listen, readJson } from "../source";
 import type { Listing, RunInfo } from "../types";
 import type { Piece, RunEvent } from "./events";
 import { RunFold, type Item } from "./run";
@@ -35,9 +35,13 @@ export class FollowedRun {
 
   private readonly timer: number;
 
+  /** Whether a server tells how the run goes on. */
+  private readonly isLive: boolean;
+
   constructor(readonly runId: string) {
+    this.isLive = isLive && !isFiled(runId);
     void this.follow();
-    this.timer = isLive ? window.setInterval(() => void this.look().catch(() => null), 1000 * LOOK_SECONDS) : 0;
+    this.timer = this.isLive ? window.setInterval(() => void this.look().catch(() => null), 1000 * LOOK_SECONDS) : 0;
   }
 
   close(): void {
@@ -64,7 +68,7 @@ export class FollowedRun {
   }
 
   private async load(): Promise<void> {
-    if (!isLive) {
+    if (!this.isLive) {
       this.takeListing(await get<RunListing>(eventsOf(this.runId)));
       return;
     }
@@ -86,13 +90,15 @@ export class FollowedRun {
   }
 
   private takeListing({ data, run }: RunListing): void {
+    // Events have the id that the run has in its own journal.
+    if (isFiled(this.runId)) for (const event of data) event.run_id = this.runId;
     this.fold.take(data);
     this.info = run;
   }
 
   /** Whether a process drives the run. One that was killed has said nothing in the journal. */
   get isDriven(): boolean {
-    return this.info?.is_driven ?? isLive;
+    return this.info?.is_driven ?? this.isLive;
   }
 
   private async follow(): Promise<void> {
@@ -102,7 +108,7 @@ export class FollowedRun {
         this.isLoaded = true;
         this.error = null;
         this.tell();
-        if (!isLive) return;
+        if (!this.isLive) return;
         const address = `/v1/runs/${encodeURIComponent(this.runId)}/events?stream=true`;
         this.fold.forgetPieces();
         for await (const items of listen(address, this.fold.seq, this.stop.signal)) {
@@ -113,7 +119,7 @@ export class FollowedRun {
         if (this.stop.signal.aborted) return;
         this.error = error as Error;
         this.tell();
-        if (!isLive) return;
+        if (!this.isLive) return;
       }
       await wait(this.fold.state === "finished" ? AGAIN_FINISHED_SECONDS : AGAIN_SECONDS);
     }

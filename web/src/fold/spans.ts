@@ -38,17 +38,40 @@ export function measure(items: readonly Item[], now: number): Times {
   return { from: Number.isFinite(from) ? from : now, to: Number.isFinite(to) ? to : now, sums, busy };
 }
 
-/** Return the function that maps a time to a share of the width, and the places at which time was squeezed. */
-export function makeScale(times: Times, squeezes: boolean): { scale: (at: number) => number; gaps: { at: number; seconds: number }[] } {
-  const total = Math.max(1e-3, times.to - times.from);
+export interface Scale {
+  /** Return the share of the width at which a time is. */
+  scale: (at: number) => number;
+  /** Return the time that is at a share of the width. */
+  timeAt: (share: number) => number;
+  /** The places at which time was squeezed. */
+  gaps: { at: number; seconds: number }[];
+}
+
+type Point = [at: number, place: number];
+
+/** Return the value on the line through points that belongs to a value of the other axis. Both grow along the line. */
+function follow(points: Point[], value: number, given: 0 | 1): number {
+  let [low, high] = [0, points.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if ((points[middle] as Point)[given] <= value) low = middle;
+    else high = middle;
+  }
+  const [one, two] = [points[low] as Point, points[high] as Point];
+  const wanted = given ? 0 : 1;
+  const share = two[given] > one[given] ? Math.min(1, Math.max(0, (value - one[given]) / (two[given] - one[given]))) : 0;
+  return one[wanted] + share * (two[wanted] - one[wanted]);
+}
+
+/** Return the scale of times, in which time that nobody works in may be squeezed. */
+export function makeScale(times: Times, squeezes: boolean): Scale {
   const work = times.busy.reduce((sum, [from, to]) => sum + to - from, 0);
-  const most = Math.max(1e-3, work) * 0.03;
-  if (!squeezes || !times.busy.length) return { scale: (at) => (at - times.from) / total, gaps: [] };
-  const points: [number, number][] = [[times.from, 0]];
+  const most = squeezes && times.busy.length ? Math.max(1e-3, work) * 0.03 : Infinity;
+  const points: Point[] = [[times.from, 0]];
   const gaps: { at: number; seconds: number }[] = [];
   let place = 0;
   const go = (until: number, isBusy: boolean): void => {
-    const [before] = points.at(-1) as [number, number];
+    const [before] = points.at(-1) as Point;
     const length = until - before;
     if (length <= 0) return;
     if (!isBusy && length > most) gaps.push({ at: place + most / 2, seconds: length });
@@ -59,21 +82,9 @@ export function makeScale(times: Times, squeezes: boolean): { scale: (at: number
     go(from, false);
     go(to, true);
   }
-  go(times.to, false);
+  go(Math.max(times.to, times.from + 1e-3), false);
   const end = Math.max(1e-9, place);
-  const scale = (at: number): number => {
-    let [low, high] = [0, points.length - 1];
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if ((points[middle] as [number, number])[0] <= at) low = middle;
-      else high = middle;
-    }
-    const [one, onePlace] = points[low] as [number, number];
-    const [two, twoPlace] = points[high] as [number, number];
-    const share = two > one ? Math.min(1, Math.max(0, (at - one) / (two - one))) : 0;
-    return (onePlace + share * (twoPlace - onePlace)) / end;
-  };
-  return { scale, gaps: gaps.map((gap) => ({ ...gap, at: gap.at / end })) };
+  return { scale: (at) => follow(points, at, 0) / end, timeAt: (share) => follow(points, share * end, 1), gaps: gaps.map((gap) => ({ ...gap, at: gap.at / end })) };
 }
 
 export const lengthOf = (span: Span, now: number): number => (span.to ?? now) - span.from;

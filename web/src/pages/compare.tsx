@@ -1,19 +1,20 @@
 /** Two runs side by side: what is equal is folded, and the first difference is shown. */
 import { diffArrays } from "diff";
-import { useEffect, useMemo, useRef, useState, type FormEvent, type ReactNode } from "react";
+import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { useRun, type FollowedRun } from "../fold/follow";
 import type { Item } from "../fold/run";
 import { many } from "../format";
 import { useKeys } from "../keys";
-import { useGet } from "../load";
-import { useTitle, Waiting } from "../parts/basics";
+import { tell, useTitle, Waiting } from "../parts/basics";
 import { Sums } from "../parts/runchip";
+import { differing } from "../parts/worddiff";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
-import { has, isLive } from "../source";
-import type { Listing, RunInfo } from "../types";
+import { has, isFiled, openFile } from "../source";
+import type { RunInfo } from "../types";
 import type { PageSpec } from ".";
+import { isCalled, Runs } from "./runs";
 
 interface Pair { one: Item | null; two: Item | null; isEqual: boolean; hidden: number }
 
@@ -56,8 +57,6 @@ export function align(one: readonly Item[], two: readonly Item[]): Pair[] {
 }
 
 const AROUND = 2;
-/** How many of the newest runs are offered to choose from. */
-const OFFERED = 100;
 
 /** Put one line in place of many equal ones. */
 function fold(pairs: Pair[]): Pair[] {
@@ -80,37 +79,45 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
   return (
     <div className="side">
       <div className="cut" title={fold.title}>{fold.title}</div>
-      <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a> <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
+      {isFiled(run.runId) ? <span className="soft">in a file</span> : <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a>} <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
       <span className="soft row wrap"><span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
     </div>
   );
 }
 
-function Choose({ first }: { first: string }): ReactNode {
-  const newest = useGet<Listing<RunInfo>>(isLive ? `/v1/runs?limit=${OFFERED}` : "/v1/runs");
-  useTitle("Compare");
-  const [one, setOne] = useState(first);
-  const [two, setTwo] = useState("");
-  const open = (event: FormEvent): void => {
-    event.preventDefault();
-    go(to(["compare", one.trim(), two.trim()]));
+/** Chooses a run of another journal, from a file. A file of several runs asks which. */
+function FromFile({ first }: { first: string }): ReactNode {
+  const box = useRef<HTMLInputElement>(null);
+  const [runs, setRuns] = useState<RunInfo[]>([]);
+  const open = (id: string): void => go(to(["compare", first, id]));
+  const read = async (file: File | undefined): Promise<void> => {
+    if (!file) return;
+    try {
+      const found = (await openFile(file)).filter((run) => !isCalled(run));
+      if (found.length === 1) open(found[0]!.id);
+      else setRuns(found);
+    } catch (error) {
+      tell((error as Error).message);
+    }
   };
   return (
-    <main className="page">
-      <form className="form status" onSubmit={open}>
-        <h1>Compare two runs</h1>
-        <input list="newest" aria-label="Id of the first run" placeholder="Id of the first run" value={one} onChange={(event) => setOne(event.target.value)} />
-        <input list="newest" aria-label="Id of the second run" placeholder="Id of the second run" value={two} onChange={(event) => setTwo(event.target.value)} />
-        <datalist id="newest">{newest.data?.data.map((run) => <option key={run.id} value={run.id}>{run.title}</option>)}</datalist>
-        <button className="main" disabled={!one.trim() || !two.trim()}>Compare</button>
-      </form>
-    </main>
+    <>
+      <button onClick={() => box.current?.click()} title="A run of another journal, in a file that `treadle report RUN --out FILE` wrote there">A run in a file …</button>
+      <input ref={box} type="file" accept=".html" hidden onChange={(event) => { void read(event.target.files?.[0]); event.target.value = ""; }} />
+      {runs.length > 0 && (
+        <select aria-label="The run of the file" value="" onChange={(event) => open(event.target.value)}>
+          <option value="">choose a run of the file</option>
+          {runs.map((run) => <option key={run.id} value={run.id}>{run.title}</option>)}
+        </select>
+      )}
+    </>
   );
 }
 
 function Compare(): ReactNode {
   const { path } = usePlace();
-  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Choose first={path[1] ?? ""} />;
+  useTitle(path[2] ? null : "Compare");
+  return path[1] && path[2] ? <Sides left={path[1]} right={path[2]} /> : <Runs key={path[1] ?? ""} first={path[1] ?? ""} other={path[1] && <FromFile first={path[1]} />} />;
 }
 
 function Sides({ left, right }: { left: string; right: string }): ReactNode {
@@ -132,7 +139,8 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     }
   };
   const open = (item: Item | null | undefined): void => {
-    if (item) go(to(["run", item.runId], { at: item.seqs[0] }));
+    if (item && isFiled(item.runId)) tell("this run is in a file, which shows it whole when you open it");
+    else if (item) go(to(["run", item.runId], { at: item.seqs[0] }));
   };
   useEffect(() => {
     if (first < 0) return;
@@ -148,6 +156,11 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     { key: "l", about: "Open the second run here", run: () => open(pairs[picked]?.two) },
     { key: "a", about: "Show or fold what is equal", run: () => setIsWhole(!isWhole) },
   ]);
+  useEffect(() => {
+    if (!("highlights" in CSS)) return;
+    CSS.highlights.set("differs", new Highlight(...[...box.current?.querySelectorAll(".pair.differs") ?? []].flatMap(differing)));
+  });
+  useEffect(() => () => void CSS.highlights?.delete("differs"), []);
   const error = one?.error ?? two?.error;
   useTitle(isReady ? `${one?.fold.title} | ${two?.fold.title}` : null);
   if (error || !one || !two || !isReady) return <Waiting title="Two runs compared" error={error ?? null} />;
@@ -157,7 +170,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     <main className="page">
       <h1 className="hidden">Two runs compared</h1>
       <div className="bar">
-        <span>{at ? <>The first difference is in step <b>{at.step}</b>{at.kind === "inference" ? "" : `, at “${at.title}”`}; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
+        <span>{at ? <>The first difference is in {at.step ? "step" : "turn"} <b>{at.step || at.turn}</b>{at.kind === "inference" ? "" : `, at “${at.title}”`}; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
         <span className="grow" />
         <button onClick={() => jump(-1)} disabled={first < 0}>Difference before</button>
         <button onClick={() => jump(1)} disabled={first < 0}>Next difference</button>
@@ -183,4 +196,4 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   );
 }
 
-export const comparePage: PageSpec = { name: "compare", title: "Compare", key: "c", hasOwnTitle: true, Page: Compare, isOffered: () => has("/v1/runs") };
+export const comparePage: PageSpec = { name: "compare", title: "Compare runs", key: "c", hasOwnTitle: true, Page: Compare, isOffered: () => has("/v1/runs") };

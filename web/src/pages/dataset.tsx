@@ -1,7 +1,7 @@
 /** A dataset: topics, tools and their order, lengths, kinds, quality, time and cost. */
 import { useMemo, type ReactNode } from "react";
 import { Bars, barsOf, Facts, Figure, Figures, Histogram, Lines, Matrix, Section, share } from "../parts/charts";
-import { Status, useTitle, Waiting } from "../parts/basics";
+import { Overview, Status, useTitle, Waiting } from "../parts/basics";
 import { Treemap, type Leaf } from "../parts/treemap";
 import { SPREADS, type DatasetStats, type DatasetView, type SpreadName } from "../datatypes";
 import { clock, compact, count, seconds, usd } from "../format";
@@ -56,7 +56,7 @@ function Dataset(): ReactNode {
   return (
     <main className="page">
       <DatasetBar view={view} number={number} tab="dataset" />
-      <div className="overview" tabIndex={0} role="region" aria-label="overview">
+      <Overview label="overview">
         <DatasetFigures stats={view.stats} />
         {view.notes.map((note) => <p key={note} className="remark">{note}</p>)}
         <Topics view={view} number={number} />
@@ -67,7 +67,7 @@ function Dataset(): ReactNode {
         <Kinds stats={view.stats} number={number} />
         <Quality stats={view.stats} number={number} />
         <Times view={view} />
-      </div>
+      </Overview>
     </main>
   );
 }

@@ -1,7 +1,7 @@
 /** Two datasets compared: what they are made of, and which rows one of them lacks. */
 import type { ReactNode } from "react";
 import { Block, Facts, Figure, Figures, FirstOf, Histogram, Section } from "../parts/charts";
-import { Status } from "../parts/basics";
+import { Overview, Status } from "../parts/basics";
 import { SPREADS, type ComparedRows, type Counts, type DatasetView } from "../datatypes";
 import { count } from "../format";
 import { useGet } from "../load";
@@ -65,7 +65,7 @@ function RowPair({ id, views }: { id: string; views: [DatasetView, DatasetView] 
   const isLoaded = sides.every((side) => side.body || side.absent);
   useKeys([{ key: "q", about: "Back to the comparison", run: () => change({ row: "" }) }]);
   return (
-    <div className="rollout-sides" tabIndex={0} role="region" aria-label="rows side by side">
+    <Overview label="rows side by side" className="rollout-sides">
       <div className="row wrap hiddenones"><button onClick={() => change({ row: "" })} title="Back to the comparison (q)">‹ Comparison</button><code className="cut">{id}</code></div>
       <div className="sidehead" style={sidesOf(2)}>
         {sides.map((side, number) => (
@@ -77,7 +77,7 @@ function RowPair({ id, views }: { id: string; views: [DatasetView, DatasetView] 
         ))}
       </div>
       {isLoaded ? <SideLines conversations={sides.map((side) => side.body?.messages ?? [])} /> : <Status />}
-    </div>
+    </Overview>
   );
 }
 
@@ -106,7 +106,7 @@ function Compared({ rows, views }: { rows: ComparedRows; views: [DatasetView, Da
   const leaves = (view: DatasetView): string[] => view.leaves.map(([path]) => path.join(" › "));
   const lacks = (view: DatasetView, other: DatasetView): string[] => { const there = new Set(leaves(other)); return leaves(view).filter((path) => !there.has(path)); };
   return (
-    <div className="overview" tabIndex={0} role="region" aria-label="comparison">
+    <Overview label="comparison">
       <Figures>
         <Figure label="rows that are equal" value={count(rows.equal)} />
         <Figure label="rows that say something else" value={count(rows.changed.length)} />
@@ -137,7 +137,7 @@ function Compared({ rows, views }: { rows: ComparedRows; views: [DatasetView, Da
         <Ids title="Rows of the first one only" ids={rows.only[0]} numbers={[0]} />
         <Ids title="Rows of the second one only" ids={rows.only[1]} numbers={[1]} />
       </Section>
-    </div>
+    </Overview>
   );
 }
 

@@ -1,6 +1,6 @@
 /** How well models do tasks: scores with intervals, differences, cost, the grid of tasks by models, and failures. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
-import { useTitle, Waiting } from "../parts/basics";
+import { Overview, useTitle, Waiting } from "../parts/basics";
 import { Block, Facts, Figure, Figures, number, Section, share } from "../parts/charts";
 import { orderOf, RunLink, TaskGrid, type GridColumn } from "../parts/taskgrid";
 import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult } from "../datatypes";
@@ -60,7 +60,7 @@ function EvaluationPage(): ReactNode {
         <h1 className="cut" title={view.evaluations.map((item) => item.path).join(", ")}>{view.evaluations.map(nameOf).join(" and ")}</h1>
         <span className="soft cut grow">{view.evaluations.map((item) => `${count(item.samples.length)} of ${count(item.planned)} samples`).join(", ")}</span>
       </div>
-      <div className="overview" tabIndex={0} role="region" aria-label="overview">
+      <Overview label="overview">
         {isCompared && (
           <Section id="compared" title="Two evaluations" lead="The second minus the first, over the tasks that both have.">
             {view.remarks?.map((text) => <p className="remark" key={text}>{text.slice(0, 1).toUpperCase() + text.slice(1)}.</p>)}
@@ -69,7 +69,7 @@ function EvaluationPage(): ReactNode {
           </Section>
         )}
         {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={view.has_runs[index] ?? false} prefix={isCompared ? `${nameOf(item)}: ` : ""} />)}
-      </div>
+      </Overview>
     </main>
   );
 }
@@ -218,7 +218,7 @@ function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; mo
     ...models.map((name) => count(kind.models[name] ?? 0)),
     <span className="runs">{kind.run_ids.slice(0, MOST_RUNS).map((run) => <RunLink key={run} run={run} hasRuns={hasRuns}>{run} </RunLink>)}</span>,
   ]);
-  return <Facts title={`${prefix}Kinds`} heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} />;
+  return <Facts title={`${prefix}Kinds`} heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} isWide />;
 }
 
 export const evaluationPage: PageSpec = { name: "evaluation", title: "Evaluation", key: "v", hasOwnTitle: true, Page: EvaluationPage, isOffered: () => isShown("evaluation") };

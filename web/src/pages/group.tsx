@@ -1,7 +1,7 @@
 /** The rollouts of a group side by side: rewards, advantages, and messages in lines, with the first difference. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { deviationOf, meanOf, number } from "../parts/charts";
-import { Chip, Status, useTitle, Waiting } from "../parts/basics";
+import { Chip, Overview, Status, useTitle, Waiting } from "../parts/basics";
 import { firstDifference, SideLines, sidesOf } from "../parts/conversation";
 import type { GroupFacts, RolloutBody, RolloutFacts } from "../datatypes";
 import { count } from "../format";
@@ -148,7 +148,7 @@ function SideBySide({ rollouts, bodies }: { rollouts: RolloutFacts[]; bodies: Re
   const isLoaded = shown.every((item) => bodies[item.run_id] !== undefined);
   const differs = firstDifference(shown.filter((item) => bodies[item.run_id]).map((item) => bodies[item.run_id]?.messages ?? []));
   return (
-    <div className="rollout-sides" tabIndex={0} role="region" aria-label="rollouts side by side">
+    <Overview label="rollouts side by side" className="rollout-sides">
       {hidden.length > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.length)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
       <div className="sidehead" style={sidesOf(shown.length)}>
         {shown.map((rollout) => (
@@ -163,7 +163,7 @@ function SideBySide({ rollouts, bodies }: { rollouts: RolloutFacts[]; bodies: Re
       {differs < 0 && isLoaded && shown.length > 1 && conversations[0]?.length ? <p className="soft hiddenones">All messages are the same in all.</p> : null}
       {!isLoaded && <Status />}
       {isLoaded && <SideLines conversations={conversations} />}
-    </div>
+    </Overview>
   );
 }
 

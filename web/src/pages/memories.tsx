@@ -2,7 +2,7 @@
 import type { ReactNode } from "react";
 import { clock } from "../format";
 import { useGet } from "../load";
-import { Chip, Status } from "../parts/basics";
+import { Chip, Overview, Status } from "../parts/basics";
 import { change, go, to, usePlace } from "../router";
 import { has } from "../source";
 import type { PageSpec } from ".";
@@ -25,12 +25,12 @@ function Memories(): ReactNode {
     <main className="page">
       <h1 className="hidden">Memories</h1>
       <div className="bar">
-        <select aria-label="Persona and user" value={persona && user ? to(["memories", persona, user]) : ""} onChange={(event) => go(event.target.value)}>
+        {owners.data?.data.length !== 0 && <select aria-label="Persona and user" value={persona && user ? to(["memories", persona, user]) : ""} onChange={(event) => go(event.target.value)}>
           {owners.data?.data.map((owner) => {
             const address = to(["memories", owner.persona, owner.user]);
             return <option key={address} value={address}>{owner.persona} about {owner.user}</option>;
           })}
-        </select>
+        </select>}
         <input type="search" aria-label="Search the memories" placeholder="Search" value={query.get("text") ?? ""} onChange={(event) => change({ text: event.target.value })} />
         <select aria-label="Kind" value={store} onChange={(event) => change({ store: event.target.value })}>
           <option value="">all kinds</option>
@@ -40,9 +40,9 @@ function Memories(): ReactNode {
         {data && <span className="soft">{shown.length} of {data.data.length}</span>}
       </div>
       {owners.error ? <Status error={owners.error} /> : error ? <Status error={error} />
-        : !owners.data ? <Status /> : !owners.data.data.length ? <Status>This journal has no memories.</Status>
+        : !owners.data ? <Status /> : !owners.data.data.length ? <Status>This journal has no memories. Agents with a persona that has <code>memory: true</code> write what they remember about a user.</Status>
         : !data ? <Status /> : !shown.length ? <Status>No memory matches.</Status> : (
-          <div className="page scrolls memories" tabIndex={0} role="region" aria-label="memories">
+          <Overview label="memories" className="page scrolls memories">
             {shown.slice(0, 1000).map((entry) => (
               <article key={entry.entry_id}>
                 <p className="said">{entry.text}</p>
@@ -54,7 +54,7 @@ function Memories(): ReactNode {
                 </p>
               </article>
             ))}
-          </div>
+          </Overview>
         )}
     </main>
   );

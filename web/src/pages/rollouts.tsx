@@ -1,7 +1,7 @@
 /** Groups of rollouts with their rewards: how rewards went, how long rollouts are, and why branches begin. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { Bars, barsOf, Block, deviationOf, Facts, Figure, Figures, Histogram, Lines, meanOf, number, onTone, Section, share, spreadOf, tone, type Series } from "../parts/charts";
-import { Status, useTitle, Waiting } from "../parts/basics";
+import { Overview, Status, useTitle, Waiting } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
 import type { Counts, Drift, GroupFacts, HeldOutScore, RolloutFacts, RolloutsView } from "../datatypes";
 import { count, many } from "../format";
@@ -81,7 +81,7 @@ function Rollouts(): ReactNode {
   return (
     <main className="page">
       <RolloutsBar view={view} tab="rollouts" />
-      <div className="overview" tabIndex={0} role="region" aria-label="overview">
+      <Overview label="overview">
         <RolloutFigures view={view} all={all} />
         {Object.entries(view.dropped).map(([reason, groups]) => <p key={reason} className="remark">{count(groups)} groups were dropped: {reason}.</p>)}
         <HeldOut scores={view.held_out} />
@@ -89,7 +89,7 @@ function Rollouts(): ReactNode {
         <Lengths all={all} />
         <Tools all={all} />
         <Branches all={all} />
-      </div>
+      </Overview>
     </main>
   );
 }

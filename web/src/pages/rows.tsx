@@ -1,7 +1,8 @@
 /** The rows of a dataset and its rejected samples: found by their texts, with why filters kept or rejected them. */
-import { useDeferredValue, useEffect, useMemo, useState, type ReactNode } from "react";
+import { useDeferredValue, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { Conversation } from "../parts/conversation";
 import { Chip, copy, Status, Waiting } from "../parts/basics";
+import { useMarks, Wanted } from "../parts/found";
 import { CHOICES, useRow, useRows, type Choice, type Chosen } from "../parts/rows";
 import { Table, type Column } from "../parts/table";
 import type { DatasetView, RowHead } from "../datatypes";
@@ -26,6 +27,8 @@ function verdictOf(head: RowHead): ReactNode {
 const COLUMNS: Column<RowHead>[] = [
   { name: "Request", width: "minmax(160px, 4fr)", cell: (head) => <span title={head.text}>{head.text || <span className="soft">(no message of a user)</span>}</span> },
   { name: "Verdict", width: "112px", cell: verdictOf },
+  { name: "Tools", width: "minmax(0, 1.5fr)", from: 1000, cell: (head) => <span className="soft" title={head.tools?.join(", ")}>{head.tools?.join(", ")}</span> },
+  { name: "Topic", width: "minmax(0, 1.5fr)", from: 1000, cell: (head) => <span className="soft" title={head.topic}>{head.topic?.split(" › ").at(-1)}</span> },
   { name: "Kind", width: "minmax(0, 1fr)", cell: (head) => <span className="soft">{spaced(head.kind ?? "")}</span> },
   { name: "Row", width: "minmax(0, 1fr)", cell: (head) => <span className="soft mono" title={head.row_id}>{head.row_id}</span> },
 ];
@@ -100,7 +103,7 @@ function Rows(): ReactNode {
       {found.error ? <Status error={found.error} /> : !found.heads.length && !found.isLoading ? <Status>{found.total ? "No row matches." : "The dataset has no rows."}</Status> : (
         <div className={`halves ${opened ? "two" : ""}`}>
           <Table label="rows" items={found.heads} columns={opened ? COLUMNS.slice(0, 2) : COLUMNS} idOf={keyOf} addressOf={(head) => to(place.path, { ...query, row: keyOf(head) })} onEnd={found.more} openedId={opened ? keyOf(opened) : ""} onFollow={(head) => change({ row: keyOf(head) })} />
-          {opened && <Opened view={view} address={address} head={opened} />}
+          {opened && <Wanted value={words.toLowerCase().split(/\s+/).filter(Boolean)}><Opened view={view} address={address} head={opened} hasRuns={isLive && (place.path[1] ?? "0") === "0"} /></Wanted>}
         </div>
       )}
     </main>
@@ -110,10 +113,13 @@ function Rows(): ReactNode {
 /** Return the name of a row in the address: rows of different files can have one id. */
 const keyOf = (head: RowHead): string => `${head.is_rejected ? "r" : "k"}${head.number}`;
 
-function Opened({ view, address, head }: { view: DatasetView; address: string; head: RowHead }): ReactNode {
+/** `hasRuns`: the server has the journal of the first dataset only, and runs of another one may have the same ids. */
+function Opened({ view, address, head, hasRuns }: { view: DatasetView; address: string; head: RowHead; hasRuns: boolean }): ReactNode {
   const { body, absent } = useRow(view, address, head);
+  const box = useRef<HTMLElement>(null);
+  useMarks(box, body ? keyOf(head) : "");
   return (
-    <aside className="opened" aria-label="the row" tabIndex={0} key={keyOf(head)}>
+    <aside className="opened" ref={box} aria-label="the row" tabIndex={0} key={keyOf(head)}>
       <div className="row wrap">
         <h2 className="mono">{head.row_id}</h2>
         {verdictOf(head)}
@@ -124,7 +130,7 @@ function Opened({ view, address, head }: { view: DatasetView; address: string; h
       {!body ? <Status>{absent || "Loading …"}</Status> : (
         <>
           <dl className="facts">
-            {Object.entries(body.facts).map(([name, value]) => [<dt key={name}>{name}</dt>, <dd key={`${name} value`}>{name === "run" && isLive ? <a href={to(["run", value])}>{value}</a> : value}</dd>])}
+            {Object.entries(body.facts).map(([name, value]) => [<dt key={name}>{name}</dt>, <dd key={`${name} value`}>{name === "run" && hasRuns ? <a href={to(["run", value])}>{value}</a> : value}</dd>])}
           </dl>
           {body.verdicts.length > 0 && (
             <ul className="verdicts" aria-label="verdicts of filters">

@@ -1,15 +1,18 @@
 /** One run: its tree, its transcript and what is known about each part of it, as it happens. */
-import { useEffect, useRef, useState, type ReactNode } from "react";
+import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { nest, useChildren, useRun, type FollowedRun } from "../fold/follow";
 import type { Item } from "../fold/run";
 import { clock, many, oneLine, seconds } from "../format";
 import { useKeys } from "../keys";
-import { cancel, ForkDialog, NoteDialog, Reply, resume } from "../parts/actions";
+import { cancel, ForkDialog, NoteDialog, Reply, resume, TryAgain } from "../parts/actions";
 import { Chip, copy, useTitle, Waiting } from "../parts/basics";
 import { EventList } from "../parts/eventlist";
 import { Family } from "../parts/family";
 import { Files } from "../parts/files";
+import { eventsWith, FindBox, placesOf, Wanted } from "../parts/found";
+import { beside, listAddress } from "../parts/listed";
 import { Inspector } from "../parts/inspector";
+import { useMarkdown } from "../parts/markdown";
 import { Outline } from "../parts/outline";
 import { describeRun, Sums } from "../parts/runchip";
 import { Timeline } from "../parts/timeline";
@@ -44,6 +47,10 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
   return (
     <header className="runhead">
       <div className="row">
+        {[["‹", "Run before in the list", -1] as const, ["›", "Next run in the list", 1] as const].map(([sign, name, by]) => {
+          const other = beside(run.runId, by);
+          return other && <a key={sign} className="step" href={to(["run", other])} aria-label={name} title={`${name} (${by < 0 ? "[" : "]"})`}>{sign}</a>;
+        })}
         <h1 className="cut" title={title}>{title}</h1>
         <Chip tone={tone} moves={moves && isLive} dot={tone !== ""} title={moves && !isLive ? "when this file was written" : ""}>{text}</Chip>
         {run.error && <Chip tone="bad" dot title={run.error.message}>not connected</Chip>}
@@ -52,6 +59,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
           <>
             {fold.state === "running" && <button onClick={() => void cancel(run.runId)}>Cancel</button>}
             {(fold.state === "paused" ? !ANSWERED.has(fold.pausedFor) : fold.state === "running" && !run.isDriven) && <button onClick={() => void resume(run.runId)}>Resume</button>}
+            <TryAgain fold={fold} />
             <button onClick={() => onAsk("fork")} title="A new run that begins like this one (f)">Fork</button>
             <button onClick={() => onAsk("note")} title="A label, or a note (l)">Label</button>
           </>
@@ -70,7 +78,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         {isLive && <a href={to(["export", run.runId])}>export</a>}
         <a href={to(["compare", run.runId])}>compare</a>
         {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}
-        {[...fold.labels].filter(([name]) => !name.startsWith("treadle.") && name !== "title").map(([name, value]) => <Chip key={name}>{name}: {value}</Chip>)}
+        {[...fold.labels].filter(([name]) => !name.startsWith("treadle.") && name !== "title").map(([name, value]) => <a key={name} className="chip" href={to(["runs"], { label: `${name}=${value}` })} title="The runs with this label">{name}: {value}</a>)}
       </div>
       {fold.failure && (
         <p className="why bad">
@@ -103,10 +111,12 @@ function Run(): ReactNode {
   const children = useChildren(opened);
   const items = nest(run?.fold.items ?? [], children);
   const toggle = (child: string | null): void => {
-    if (child) setOpened(new Set(opened.has(child) ? [...opened].filter((one) => one !== child) : [...opened, child]));
+    if (child) setOpened((before) => new Set(before.has(child) ? [...before].filter((one) => one !== child) : [...before, child]));
   };
   const at = Number(place.query.get("at") ?? 0);
   const pickedAt = useRef(0);
+  /** Whether the run went on while it was shown: then its end stays in view, also that of its last event. */
+  const hasGrown = useRef(false);
   useEffect(() => {
     // Several items may begin with one event: what was picked here stays picked.
     if (!at || !run?.isLoaded || at === pickedAt.current) return;
@@ -122,6 +132,30 @@ function Run(): ReactNode {
     change({ at: item.seqs[0] });
   };
   const move = (by: number, test?: (item: Item) => boolean): void => pick(near(items, picked, by, test));
+  const given = place.query.get("find") ?? "";
+  const words = given.trim().toLowerCase();
+  const wanted = useMemo(() => (words ? [words] : []), [words]);
+  const version = items.reduce((sum, item) => sum + (item.runId === runId ? 0 : item.version), run?.fold.version ?? 0);
+  const seqs = useMemo(() => (view === "events" && words ? eventsWith(run?.fold.events ?? [], words).map((event) => event.seq) : []), [view, words, version]);
+  const places = useMemo(() => placesOf(items, words), [words, version, items.length]);
+  const found = useMemo(() => new Set(places), [places]);
+  const [all, now] = view === "events" ? [seqs, at] : [places, picked];
+  const jump = (by: number): void => {
+    if (!all.length) return;
+    const next = by > 0 ? all.find((one) => one > now) ?? all[0] as number : all.findLast((one) => one < now) ?? all.at(-1) as number;
+    if (view === "events") change({ at: next });
+    else pick(next);
+  };
+  const [opening] = useState(at ? words : "");
+  useEffect(() => {
+    // An address with words and a place leads to that place.
+    if (words && words !== opening && run?.isLoaded && !all.includes(now)) jump(1);
+  }, [words, run?.isLoaded]);
+  const step = (by: number): void => {
+    const other = beside(runId, by);
+    if (other) go(to(["run", other]));
+  };
+  const [, switchMarkdown] = useMarkdown();
   useKeys([
     { key: "j", about: "Next part", run: () => move(1) },
     { key: "ArrowDown", about: "", run: () => move(1) },
@@ -129,15 +163,18 @@ function Run(): ReactNode {
     { key: "ArrowUp", about: "", run: () => move(-1) },
     { key: "J", about: "Next turn", run: () => move(1, (item) => item.kind === "turn") },
     { key: "K", about: "Turn before", run: () => move(-1, (item) => item.kind === "turn") },
-    { key: "n", about: "Next problem", run: () => move(1, (item) => item.state === "bad" || item.failures.length > 0) },
-    { key: "N", about: "Problem before", run: () => move(-1, (item) => item.state === "bad" || item.failures.length > 0) },
+    { key: "n", about: words ? "Next place with the words" : "Next problem", run: () => (words ? jump(1) : move(1, (item) => item.state === "bad" || item.failures.length > 0)) },
+    { key: "N", about: words ? "Place before with the words" : "Problem before", run: () => (words ? jump(-1) : move(-1, (item) => item.state === "bad" || item.failures.length > 0)) },
     { key: "g g", about: "Begin", run: () => pick(0) },
     { key: "G", about: "End", run: () => pick(items.length - 1) },
     { key: "i", about: "Show or hide the inspector", run: () => setShowsInspector(!showsInspector) },
     { key: "o", about: "Show or hide the tree", run: () => setShowsOutline(!showsOutline) },
     { key: "Enter", about: "Inspect", run: () => setShowsInspector(true) },
     { key: "e", about: "Show or hide the run of a sub-agent", run: () => toggle(items[picked]?.child ?? null) },
-    { key: "u", about: "Back to the runs", run: () => go("#/runs") },
+    { key: "u", about: "Back to the runs", run: () => go(listAddress()) },
+    { key: "]", about: "Next run in the list", run: () => step(1) },
+    { key: "[", about: "Run before in the list", run: () => step(-1) },
+    { key: "M", about: "Lay out the Markdown of answers, or show it as it is written", run: switchMarkdown },
     ...VIEWS.map((name, number) => ({ key: String(number + 1), about: `Show the ${name}`, run: () => change({ view: number ? name : "" }) })),
     ...(isLive ? [
       { key: "f", about: "Fork at this part", run: () => setAsked("fork") },
@@ -150,28 +187,34 @@ function Run(): ReactNode {
   if (!run?.fold.events.length) return <Waiting title="A run" error={run?.error ?? null} />;
   // Until a line is picked, the inspector shows what the run began with.
   const inspected = items[picked] ?? items[0] ?? null;
+  if (run.isLoaded && run.fold.state !== "finished") hasGrown.current = true;
   const isDriven = (item: Item): boolean => children.get(item.runId)?.isDriven ?? run.isDriven;
   return (
-    <main className="page run" data-loaded={run.isLoaded} data-driven={run.isDriven}>
-      <Head run={run} onAsk={setAsked} />
-      <Tabs view={view} isInspected={showsInspector} onInspect={() => setShowsInspector(!showsInspector)} />
-      <div className="panes">
-        {view === "transcript" && showsOutline && <Outline items={items} picked={picked} onPick={pick} />}
-        {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && run.isLoaded && run.fold.state !== "finished" && picked < 0} isDriven={isDriven} />}
-        {view === "timeline" && <Timeline items={items} version={run.fold.version} picked={picked} onPick={pick} />}
-        {view === "files" && <Files runId={runId} fold={run.fold} />}
-        {view === "events" && <EventList fold={run.fold} picked={at} onPick={(seq) => change({ at: seq })} />}
-        {view === "forks" && <Family runId={runId} version={run.fold.seq} />}
-        {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={(inspected && children.get(inspected.runId)?.fold) ?? run.fold} runId={inspected?.runId ?? runId} onClose={() => setShowsInspector(false)} />}
-      </div>
-      {isLive && <Reply runId={runId} fold={run.fold} />}
-      {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}
-      {asked === "fork" && <ForkDialog runId={runId} events={run.fold.events} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
-    </main>
+    <Wanted value={wanted}>
+      <main className="page run" data-loaded={run.isLoaded} data-driven={run.isDriven}>
+        <Head run={run} onAsk={setAsked} />
+        <Tabs view={view} isInspected={showsInspector} onInspect={() => setShowsInspector(!showsInspector)}>
+          {view !== "files" && view !== "forks" && <FindBox given={given} found={all.length} at={all.indexOf(now)} onJump={jump} />}
+        </Tabs>
+        <div className="panes">
+          {view === "transcript" && showsOutline && <Outline items={items} picked={picked} onPick={pick} found={found} />}
+          {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && run.isLoaded && hasGrown.current && picked < 0} isDriven={isDriven} />}
+          {view === "timeline" && <Timeline items={items} version={run.fold.version} picked={picked} onPick={pick} />}
+          {view === "files" && <Files runId={runId} fold={run.fold} />}
+          {view === "events" && <EventList fold={run.fold} picked={at} onPick={(seq) => change({ at: seq })} />}
+          {view === "forks" && <Family runId={runId} version={run.fold.seq} />}
+          {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={(inspected && children.get(inspected.runId)?.fold) ?? run.fold} runId={inspected?.runId ?? runId} onClose={() => setShowsInspector(false)} />}
+        </div>
+        {isLive && <Reply runId={runId} fold={run.fold} />}
+        {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}
+        {asked === "fork" && <ForkDialog runId={runId} events={run.fold.events} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
+      </main>
+    </Wanted>
   );
 }
 
-function Tabs({ view, onInspect, isInspected }: { view: View; onInspect: () => void; isInspected: boolean }): ReactNode {
+function Tabs({ view, onInspect, isInspected, children }: { view: View; onInspect: () => void; isInspected: boolean; children: ReactNode }): ReactNode {
+  const [laysOut, switchMarkdown] = useMarkdown();
   return (
     <div className="tabs">
       <div role="tablist" aria-label="views">
@@ -181,6 +224,8 @@ function Tabs({ view, onInspect, isInspected }: { view: View; onInspect: () => v
           </button>
         ))}
       </div>
+      {children}
+      {view === "transcript" && <button className="wide" onClick={switchMarkdown} aria-pressed={laysOut} title="Lay out the Markdown of answers, or show it as it is written (M)">Markdown</button>}
       <button onClick={onInspect} aria-pressed={isInspected} title="Show or hide the inspector (i)">Inspector</button>
     </div>
   );

@@ -1,11 +1,12 @@
 /** All runs of the journal, by default the newest first, with the filters and the order in the address. */
-import { useCallback, useEffect, useRef, useState, type ReactNode } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { eventsOf } from "../fold/follow";
 import { ago, compact, count, many, seconds, usd } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { NewRunDialog } from "../parts/actions";
 import { Status, tell } from "../parts/basics";
+import { setListed } from "../parts/listed";
 import { RunChip } from "../parts/runchip";
 import { Table, type Column } from "../parts/table";
 import { change, go, to, usePlace } from "../router";
@@ -17,18 +18,42 @@ const PAGE = 200;
 const RELOAD_SECONDS = 3;
 /** A list that is sorted by a figure costs the server half a second if there are 100,000 runs. */
 const SORTED_RELOAD_SECONDS = 20;
+/** With fewer runs than these in view, more are loaded, because those of sub-agents are not listed. */
+const ENOUGH = 60;
 const STARTED = "-started";
-const FILTERS = ["status", "agent", "model", "label", "text"] as const;
-const STATUSES = ["running", "paused", "finished", "damaged"];
+const FILTERS = ["status", "since", "agent", "model", "label", "text"] as const;
+/** What the filter for the status offers. Beside the statuses of runs, it has conditions on what they wait for or ended with. */
+const STATUSES: Record<string, { name: string; asks: [string, string]; test: (run: RunInfo) => boolean }> = {
+  ...Object.fromEntries(["running", "paused", "finished", "damaged"].map((status) => [status, { name: status, asks: ["status", status], test: (run: RunInfo) => run.status === status }])),
+  waiting: { name: "waiting", asks: ["is_waiting", "true"], test: (run) => run.is_waiting },
+  ...Object.fromEntries(["completed", "error", "max_steps", "max_cost", "deadline", "refused", "cancelled"].map((reason) => [reason, { name: `ended: ${reason}`, asks: ["stop_reason", reason], test: (run: RunInfo) => run.stop_reason === reason }])),
+};
+const HOURS: Record<string, [name: string, hours: number]> = { hour: ["last hour", 1], day: ["last 24 hours", 24], week: ["last 7 days", 168], month: ["last 30 days", 720] };
+/** The time from which on a filter lets runs through. It moves in steps, so that a list is the same for a while. */
+function startOf(since: string): number {
+  const step = 60 * (HOURS[since]?.[1] ?? 1);
+  return (Math.floor(Date.now() / 1000 / step) - 60) * step;
+}
 
 /** The time from the first event to the end of the newest turn, as the server sorts by it. */
 const durationOf = (run: RunInfo): number => Math.max(0, (run.ended_at ?? run.updated_at) - run.created_at);
 
+/** The labels that people gave, as they are read in the list. */
+const labelsOf = (run: RunInfo): string => Object.entries(run.labels).filter(([name]) => !name.startsWith("treadle.") && !["title", "agent"].includes(name)).map(([name, value]) => `${name}: ${value}`).join(", ");
+const agentOf = (run: RunInfo): string => run.labels["treadle.agent"] ?? run.labels.agent ?? "";
+export const isCalled = (run: RunInfo): boolean => "treadle.caller" in run.labels;
+const SIGNS: [(run: RunInfo) => boolean, string, string][] = [[isCalled, "↳ ", "A sub-agent’s run\n"], [(run) => run.parent_run_id !== null, "↱ ", "A fork\n"]];
+
+function Name({ run }: { run: RunInfo }): ReactNode {
+  const [, sign, about] = SIGNS.find(([test]) => test(run)) ?? [null, "", ""];
+  return <a href={to(["run", run.id])} tabIndex={-1} title={`${about}${run.input ?? ""}`}>{sign}{run.title || "no message"}</a>;
+}
+
 const COLUMNS: Column<RunInfo>[] = [
-  { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <a href={to(["run", run.id])} tabIndex={-1} title={run.input ?? ""}>{run.labels["treadle.caller"] ? "↳ " : run.parent_run_id ? "↱ " : ""}{run.title || "no message"}</a> },
+  { name: "Run", width: "minmax(160px, 3fr)", cell: (run) => <Name run={run} /> },
   { name: "Status", width: "minmax(96px, 140px)", cell: (run) => <RunChip run={run} /> },
   { name: "Model", width: "minmax(72px, 1fr)", cell: (run) => <span className="soft" title={run.model ?? ""}>{run.model}</span> },
-  { name: "Task or agent", width: "minmax(72px, 1fr)", from: 1000, cell: (run) => <span className="soft">{run.task_id ?? run.labels["treadle.agent"] ?? run.labels.agent ?? ""}</span> },
+  { name: "Task, agent, labels", width: "minmax(72px, 1.5fr)", from: 1000, cell: (run) => { const text = [run.task_id ?? agentOf(run), labelsOf(run)].filter(Boolean).join(" · "); return <span className="soft" title={text}>{text}</span>; } },
   { name: "Steps", width: "48px", isNumber: true, cell: (run) => count(run.steps) },
   { name: "Tokens", width: "72px", isNumber: true, order: "tokens", cell: (run) => <span title={`${count(run.input_tokens)} in, ${count(run.cached_input_tokens)} of them cached, ${count(run.output_tokens)} out`}>{compact(run.input_tokens + run.output_tokens)}</span> },
   { name: "Cost", width: "72px", isNumber: true, order: "cost", cell: (run) => (run.cost_usd === null ? <span className="soft">unknown</span> : usd(run.cost_usd)) },
@@ -43,6 +68,12 @@ const FIGURES: Record<string, (run: RunInfo) => number> = {
   tokens: (run) => run.input_tokens + run.output_tokens, cost: (run) => run.cost_usd ?? -1,
 };
 
+/** Return the parameter of the API for a filter. */
+function asking([name = "", value = ""]: string[]): string[] {
+  if (name === "status") return STATUSES[value]?.asks ?? [name, value];
+  return name === "since" ? ["created_since", String(startOf(value))] : [name, value];
+}
+
 /** Return the parameters of the API for an order such as `-cost`. */
 function sorting(order: string): string[][] {
   const name = order.replace(/^-/, "");
@@ -54,7 +85,9 @@ function matches(run: RunInfo, filters: string[][]): boolean {
   return filters.every(([name, value = ""]) => {
     if (name === "text") return run.id.startsWith(value) || says(eventsOf(run.id), value);
     if (name === "label") return run.labels[value.split("=", 1)[0] ?? ""] === value.slice(value.indexOf("=") + 1);
-    return value === (name === "agent" ? run.labels["treadle.agent"] : name === "status" ? run.status : run.model);
+    if (name === "status") return STATUSES[value]?.test(run) ?? false;
+    if (name === "since") return run.created_at >= startOf(value);
+    return value === (name === "agent" ? run.labels["treadle.agent"] : run.model);
   });
 }
 
@@ -119,7 +152,7 @@ function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Err
 /** Whether a value says nothing yet, like the name of a label while its value is to come. */
 const isUnfinished = (name: string, value: string): boolean => name === "label" && value !== "" && !/^[^=]+=/.test(value);
 
-function Filter({ name, placeholder, width, title }: { name: string; placeholder: string; width: number; title?: string }): ReactNode {
+function Filter({ name, placeholder, width, title, offered = [] }: { name: string; placeholder: string; width: number; title?: string; offered?: readonly string[] }): ReactNode {
   const place = usePlace();
   const given = place.query.get(name) ?? "";
   const [text, setText] = useState(given);
@@ -130,51 +163,107 @@ function Filter({ name, placeholder, width, title }: { name: string; placeholder
     return () => clearTimeout(timer);
   }, [text, given, name]);
   const kind = name === "text" ? "search" : "text";
-  return <input type={kind} aria-invalid={isUnfinished(name, text)} aria-label={placeholder} placeholder={placeholder} title={title} value={text} style={{ width }} onChange={(event) => setText(event.target.value)} />;
+  return (
+    <>
+      <input type={kind} list={offered.length ? `offered-${name}` : undefined} aria-invalid={isUnfinished(name, text)} aria-label={placeholder} placeholder={placeholder} title={title} value={text} style={{ width }} onChange={(event) => setText(event.target.value)} />
+      {offered.length > 0 && <datalist id={`offered-${name}`}>{offered.map((one) => <option key={one} value={one} />)}</datalist>}
+    </>
+  );
 }
 
-function Runs(): ReactNode {
+const MOST_OFFERED = 200;
+
+/** Return what the filters offer: what the runs that were seen so far have. */
+function useOffered(runs: readonly RunInfo[]): Record<"model" | "agent" | "label", string[]> {
+  const [seen] = useState({ model: new Set<string>(), agent: new Set<string>(), label: new Set<string>() });
+  return useMemo(() => {
+    for (const run of runs) {
+      if (run.model) seen.model.add(run.model);
+      if (run.labels["treadle.agent"]) seen.agent.add(run.labels["treadle.agent"]);
+      for (const [name, value] of Object.entries(run.labels)) if (seen.label.size < MOST_OFFERED && !name.startsWith("treadle.") && name !== "title") seen.label.add(`${name}=${value}`);
+    }
+    return { model: [...seen.model].sort(), agent: [...seen.agent].sort(), label: [...seen.label].sort() };
+  }, [runs]);
+}
+
+/** The filters of the list. `hasCalled`: runs of sub-agents are left out of it. `clear` is `null` if no filter is set. */
+function Filters({ runs, hasCalled, clear }: { runs: readonly RunInfo[]; hasCalled: boolean; clear: (() => void) | null }): ReactNode {
+  const place = usePlace();
+  const offered = useOffered(runs);
+  return (
+    <>
+      <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
+      <select aria-label="Status" style={{ maxWidth: 130 }} value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
+        <option value="">any status</option>
+        {Object.entries(STATUSES).map(([value, { name }]) => <option key={value} value={value}>{name}</option>)}
+      </select>
+      <select aria-label="Started" value={place.query.get("since") ?? ""} onChange={(event) => change({ since: event.target.value })}>
+        <option value="">any time</option>
+        {Object.entries(HOURS).map(([value, [name]]) => <option key={value} value={value}>{name}</option>)}
+      </select>
+      <Filter name="model" placeholder="Model" width={140} offered={offered.model} />
+      <Filter name="agent" placeholder="Agent" width={110} offered={offered.agent} />
+      <Filter name="label" placeholder="Label: name=value" width={170} offered={offered.label} />
+      {(hasCalled || place.query.has("subagents")) && <label className="row" title="Also list the runs that were called by other runs"><input type="checkbox" checked={place.query.has("subagents")} onChange={(event) => change({ subagents: event.target.checked ? "yes" : "" })} /> sub-agents</label>}
+      {clear && <button className="plain" onClick={clear} title="Clear the filters (x)">Clear</button>}
+    </>
+  );
+}
+
+/** The list of runs. `first` chooses two runs to compare: it is the first of them, or empty as long as none is chosen. `other` offers more. */
+export function Runs({ first, other }: { first?: string; other?: ReactNode }): ReactNode {
   const place = usePlace();
   const wanted = place.query.get("order") ?? "";
   const order = wanted.replace(/^-/, "") in FIGURES ? wanted : STARTED;
   const filters = FILTERS.flatMap((name) => place.query.getAll(name).filter((value) => value && !isUnfinished(name, value)).map((value) => [name, value]));
-  const { runs: found, hasMore, error, isLoading, more } = useRuns(new URLSearchParams([...filters, ...sorting(order)]).toString());
-  const runs = isLive ? found : sorted(found.filter((run) => matches(run, filters)), order);
+  const { runs: found, hasMore, error, isLoading, more } = useRuns(new URLSearchParams([...filters.map(asking), ...sorting(order)]).toString());
+  const matching = isLive ? found : sorted(found.filter((run) => matches(run, filters)), order);
+  // Who looks for a text or a label finds it in the runs of sub-agents too.
+  const showsCalled = place.query.has("subagents") || filters.some(([name]) => name === "text" || name === "label");
+  const runs = useMemo(() => (showsCalled ? matching : matching.filter((run) => !isCalled(run))).filter((run) => run.id !== first), [found, order, showsCalled, filters.join(), first]);
+  const hidden = showsCalled ? 0 : matching.filter(isCalled).length;
+  useEffect(() => {
+    if (runs.length < ENOUGH) more();
+  }, [runs.length, more]);
+  useEffect(() => {
+    if (first === undefined) setListed(location.hash, runs.map((run) => run.id));
+  });
   const [isNew, setIsNew] = useState(false);
   const [chosen, setChosen] = useState("");
   const models = useGet<{ data: { id: string }[] }>(isLive ? "/v1/models" : null);
   const names = models.data?.data.map((model) => model.id) ?? [];
   const compare = (run: RunInfo): void => {
     if (chosen && chosen !== run.id) go(to(["compare", chosen, run.id]));
+    else if (chosen) setChosen("");
     else {
       setChosen(run.id);
-      tell("press v at a second run to compare the two");
+      tell("choose a second run to compare the two (v)");
     }
   };
-  useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: () => change(Object.fromEntries(FILTERS.map((name) => [name, ""]))) }]);
+  const words = place.query.get("text") ?? "";
+  const addressOf = (run: RunInfo): string => (first === undefined ? to(["run", run.id], { find: run.id.startsWith(words) ? "" : words }) : to(["compare", ...(first ? [first] : []), run.id]));
+  const choice: Column<RunInfo> = {
+    name: "Compare", isHidden: true, width: "16px", from: 1000,
+    cell: (run) => <input type="checkbox" tabIndex={-1} aria-label="Compare this run" title="Compare this run with a second one (v)" checked={chosen === run.id} onClick={(event) => event.stopPropagation()} onChange={() => compare(run)} />,
+  };
+  const clear = (): void => change(Object.fromEntries(FILTERS.map((name) => [name, ""])));
+  useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: clear }]);
   return (
     <main className="page">
-      <h1 className="hidden">Runs</h1>
+      {first === undefined ? <h1 className="hidden">Runs</h1> : <div className="bar"><h1 className="cut">{first ? <>Compare <a href={to(["run", first])} title={first}>{found.find((run) => run.id === first)?.title ?? first}</a> with …</> : "Compare two runs: choose the first one"}</h1><span className="grow" />{other}</div>}
       {(isLive || found.length > 1) && (
         <div className="bar" role="search">
-          <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
-          <select aria-label="Status" value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
-            <option value="">any status</option>
-            {STATUSES.map((name) => <option key={name}>{name}</option>)}
-          </select>
-          <Filter name="model" placeholder="Model" width={140} />
-          <Filter name="agent" placeholder="Agent" width={110} />
-          <Filter name="label" placeholder="Label: name=value" width={150} />
+          <Filters runs={found} hasCalled={hidden > 0} clear={filters.length ? clear : null} />
           <span className="grow" />
-          {names.length > 0 && <button className="main" onClick={() => setIsNew(true)}>Talk to an agent</button>}
+          {isLive && models.data && first === undefined && <button className="main" disabled={!names.length} title={names.length ? "" : "There is no agent and no model in treadle.toml."} onClick={() => setIsNew(true)}>Talk to an agent</button>}
           {error && runs.length > 0 && <span className="bad" role="alert">{error.message}</span>}
           <span className="soft num" aria-live="polite">{isLoading ? "" : hasMore ? `${count(runs.length)}+ runs` : many(runs.length, "run")}</span>
         </div>
       )}
       {error && (!runs.length || (error instanceof RequestFailed && error.status === 401)) ? <Status error={error} /> : isLoading && !runs.length ? <Status />
-        : !runs.length ? <Status>{filters.length ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
-        : <Table label="runs" items={runs} columns={COLUMNS} idOf={(run) => run.id} addressOf={(run) => to(["run", run.id])} onEnd={more} order={order} onOrder={(chosen) => change({ order: chosen === STARTED ? "" : chosen })}
-            actions={[{ key: "v", about: "Compare this run with the next one that v picks", run: compare }]} />}
+        : !runs.length ? <Status>{hasMore ? undefined : hidden ? "Only runs of sub-agents match, which are not listed." : filters.length ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
+        : <Table label="runs" items={runs} columns={first === undefined ? [choice, ...COLUMNS] : COLUMNS} idOf={(run) => run.id} addressOf={addressOf} onEnd={more} order={order} onOrder={(chosen) => change({ order: chosen === STARTED ? "" : chosen })}
+            actions={[{ key: "v", about: "Compare this run with a second one", run: compare }]} />}
       {isNew && <NewRunDialog names={names} onClose={() => setIsNew(false)} />}
     </main>
   );

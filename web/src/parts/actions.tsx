@@ -29,6 +29,17 @@ async function mail(runId: string, message: Record<string, unknown>): Promise<vo
 export const cancel = (runId: string): Promise<boolean> => attempt(mail(runId, { type: "cancel" }), "cancelled");
 export const resume = (runId: string): Promise<boolean> => attempt(post(runAddress(runId, "resume"), {}), "resumed");
 
+const fork = (runId: string, body: { at: number; input?: string }): Promise<boolean> => attempt(post<RunInfo>(runAddress(runId, "fork"), body).then((run) => go(to(["run", run.id]))));
+
+/** Fork a failed run before the request that failed. */
+export function TryAgain({ fold }: { fold: RunFold }): ReactNode {
+  const failed = fold.items.findLast((item) => item.kind === "inference" && item.failures.length > 0 && !item.completion);
+  const runId = fold.started?.run_id;
+  if (fold.state !== "finished" || fold.stopReason !== "error" || !failed?.seqs[0] || !runId) return null;
+  const at = failed.seqs[0] - 1;
+  return <button onClick={() => void fork(runId, { at })} title={`A fork that asks the model again in step ${failed.step}`}>Try again</button>;
+}
+
 function Question({ runId, item }: { runId: string; item: Item }): ReactNode {
   const [text, setText] = useState("");
   const say = (answer: string): void => void attempt(mail(runId, { type: "answer", question_id: item.callId, text: answer }));
@@ -61,7 +72,7 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
       <button className="main" type="button" onClick={() => say(true)} data-focus="reply">Approve</button>
       <button type="button" title={changed === null ? "Change the arguments before the call is made; the model is told" : "Back to the arguments of the model"} onClick={() => setChanged(changed === null ? laidOut : null)}>{changed === null ? "Change" : "Undo"}</button>
       <span className="row grow">
-        <input aria-label="Reason for a refusal" placeholder="Reason for a refusal" value={reason} onChange={(event) => setReason(event.target.value)} />
+        <input aria-label="Reason for a refusal" placeholder="Reason" title="Why the call is refused; the model is told" value={reason} onChange={(event) => setReason(event.target.value)} />
         <button>Refuse</button>
       </span>
     </form>
@@ -168,10 +179,7 @@ export function ForkDialog({ runId, events, seq, onClose }: { runId: string; eve
   const [at, setAt] = useState(String(seq));
   const [text, setText] = useState("");
   const last = events[Number(at) - 1];
-  const work = async (): Promise<boolean> => {
-    const body = { at: Number(at), ...(text.trim() ? { input: text } : {}) };
-    return attempt(post<RunInfo>(runAddress(runId, "fork"), body).then((run) => go(to(["run", run.id]))));
-  };
+  const work = (): Promise<boolean> => fork(runId, { at: Number(at), ...(text.trim() ? { input: text } : {}) });
   return (
     <FormDialog title="Fork this run" action="Fork" isReady={at !== ""} work={work} onClose={onClose}>
       <p className="soft">The new run begins with a copy of the events up to this one, and goes on from there.</p>

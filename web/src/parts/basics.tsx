@@ -68,6 +68,56 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
   );
 }
 
+const PLACES = "treadle.places";
+const MOST_PLACES = 50;
+/** How long what is scrolled to may take to be there. */
+const PATIENCE_MS = 3000;
+
+function readPlaces(): [address: string, top: number][] {
+  try {
+    return JSON.parse(sessionStorage.getItem(PLACES) ?? "[]") as [string, number][];
+  } catch {
+    return [];
+  }
+}
+
+/** Scroll an element to where it was when this address was left, also before the page was loaded again. */
+function keepPlace(element: HTMLElement | null): (() => void) | undefined {
+  if (!element) return undefined;
+  let address = location.hash;
+  const wanted = readPlaces().find(([at]) => at === address)?.[1] ?? 0;
+  const end = performance.now() + PATIENCE_MS;
+  let frame = 0;
+  const restore = (): void => {
+    element.scrollTop = wanted;
+    if (Math.abs(element.scrollTop - wanted) > 1 && performance.now() < end) frame = requestAnimationFrame(restore);
+  };
+  if (wanted) restore();
+  const stop = new AbortController();
+  const options = { passive: true, signal: stop.signal };
+  for (const name of ["wheel", "pointerdown", "touchstart", "keydown"]) element.addEventListener(name, () => cancelAnimationFrame(frame), options);
+  let top = wanted;
+  const save = (): void => {
+    try {
+      sessionStorage.setItem(PLACES, JSON.stringify([[address, top], ...readPlaces().filter(([at]) => at !== address)].slice(0, MOST_PLACES)));
+    } catch {
+      // The page then begins at its top.
+    }
+  };
+  element.addEventListener("scroll", () => { [top, address] = [element.scrollTop, location.hash]; }, options);
+  window.addEventListener("pagehide", save, { signal: stop.signal });
+  return () => {
+    cancelAnimationFrame(frame);
+    stop.abort();
+    save();
+  };
+}
+
+/** The part of a page that scrolls, and is found where it was left. */
+export function Overview({ label, className = "overview", children }: { label: string; className?: string; children: ReactNode }): ReactNode {
+  return <div className={className} ref={keepPlace} tabIndex={0} role="region" aria-label={label}>{children}</div>;
+}
+
 /** Name what is shown in the title of the browser's tab; `null` leaves the title as it is. */
 export function useTitle(text: string | null): void {
   useEffect(() => {

@@ -1,11 +1,11 @@
 /** The files of a run: what each call changed, as differences. */
 import { structuredPatch } from "diff";
-import { useEffect, useMemo, useState, type ReactNode } from "react";
+import { useMemo, useState, type ReactNode } from "react";
 import type { FileChange, RunFold, Snapshot } from "../fold/run";
 import { clock, count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
-import { to } from "../router";
+import { change, to, usePlace } from "../router";
 import { Status } from "./basics";
 
 export interface Content { text?: string; base64?: string }
@@ -61,9 +61,11 @@ function Difference({ runId, change }: { runId: string; change: FileChange }): R
 
 export function Files({ runId, fold }: { runId: string; fold: RunFold }): ReactNode {
   const snapshots = fold.snapshots;
-  const [picked, setPicked] = useState(() => Math.max(0, snapshots.length - 1));
-  const move = (by: number): void => setPicked(Math.max(0, Math.min(snapshots.length - 1, picked + by)));
-  useEffect(() => setPicked((before) => Math.min(before, Math.max(0, snapshots.length - 1))), [snapshots.length]);
+  const at = Number(usePlace().query.get("at") ?? 0);
+  const before = snapshots.findLastIndex((snapshot) => snapshot.seq <= at);
+  const picked = before < 0 ? (at ? 0 : snapshots.length - 1) : before;
+  const pick = (place: number): void => change({ at: snapshots[place]?.seq });
+  const move = (by: number): void => pick(Math.max(0, Math.min(snapshots.length - 1, picked + by)));
   useKeys([
     { key: "j", about: "Next change of files", run: () => move(1) },
     { key: "k", about: "Change of files before", run: () => move(-1) },
@@ -74,14 +76,14 @@ export function Files({ runId, fold }: { runId: string; fold: RunFold }): ReactN
     <>
       <div className="outline" tabIndex={0} role="listbox" aria-label="changes of files">
         {snapshots.map((snapshot, index) => (
-          <div key={snapshot.seq} role="option" aria-selected={index === picked} className="leaf stays" onClick={() => setPicked(index)}>
+          <div key={snapshot.seq} role="option" aria-selected={index === picked} className="leaf stays" onClick={() => pick(index)}>
             <span className="cut"><b>{snapshot.step ? `Step ${snapshot.step}: ` : ""}{snapshot.title}</b> <span className="soft">{snapshot.changes.map((change) => change.path).join(", ")}</span></span>
           </div>
         ))}
       </div>
       <div className="differences" tabIndex={0} aria-label="differences" role="region">
         <p className="soft">{clock(shown.at)} · <a href={to(["run", runId], { at: shown.seq })}>event {shown.seq}</a></p>
-        {shown.changes.map((change) => <Difference key={`${shown.seq} ${change.path}`} runId={runId} change={change} />)}
+        {shown.changes.map((one) => <Difference key={`${shown.seq} ${one.path}`} runId={runId} change={one} />)}
       </div>
     </>
   );

@@ -23,6 +23,11 @@ interface StepView {
 
 const WHY: Record<string, string> = { summarised: "in the summary", dropped: "in no summary", cut: "shown in part", forgotten: "its memories were taken out" };
 
+/** A text with its name, and a button that copies it as it is written. */
+function Copied({ name, text, shown }: { name: string; text: string; shown: string }): ReactNode {
+  return <section><div className="row"><h3 className="grow">{name}</h3><button className="plain" onClick={() => void copy(text)}>Copy</button></div><Text text={shown} most={4_000} /></section>;
+}
+
 export function Facts({ facts }: { facts: [string, ReactNode][] }): ReactNode {
   return (
     <dl className="facts">
@@ -146,10 +151,11 @@ export function Inspector({ item, fold, runId, actions, onClose }: { item: Item 
             <h2>{item.title}</h2>
             {actions}
             <Facts facts={[...facts, ...agent]} />
-            {item.kind === "call" && <><h3>Arguments</h3><Text text={pretty(item.arguments)} most={4_000} /></>}
-            {item.result && <><h3>Result</h3><Text text={pretty(item.result.content)} most={4_000} /></>}
-            {item.result?.structured !== undefined && <><h3>Structured</h3><Text text={JSON.stringify(item.result.structured, null, 2)} most={4_000} /></>}
-            {item.kind !== "call" && item.text && <Text text={textOf(item)} most={4_000} />}
+            {item.kind === "call" && <Copied name="Arguments" text={item.arguments} shown={pretty(item.arguments)} />}
+            {item.result && <Copied name="Result" text={item.result.content} shown={pretty(item.result.content)} />}
+            {item.result?.structured !== undefined && <Copied name="Structured" text={JSON.stringify(item.result.structured)} shown={JSON.stringify(item.result.structured, null, 2)} />}
+            {item.reasoning && <Copied name="Reasoning" text={item.reasoning} shown={item.reasoning} />}
+            {item.kind !== "call" && item.text && <Copied name="Text" text={item.text} shown={textOf(item)} />}
           </>
         )}
         {shown === "prompt" && <Prompt key={`${runId} ${item.step}`} runId={runId} step={item.step} />}

@@ -10,6 +10,8 @@ export interface Column<T> {
   width: string;
   cell: (item: T) => ReactNode;
   isNumber?: boolean;
+  /** Whether the name of the column is only read aloud. */
+  isHidden?: boolean;
   /** The name of the order that a click on the head asks for; without it, the column sorts nothing. */
   order?: string;
   /** The width of the window, in pixels, from which the column is shown. Default: it is always shown. */
@@ -105,7 +107,7 @@ export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, a
     const sorting = name && onOrder ? sortings[name] ?? "none" : undefined;
     return (
       <div key={column.name} role="columnheader" aria-sort={sorting} className={column.isNumber ? "num" : ""}>
-        {sorting ? <button className="plain" onClick={() => onOrder?.(sorting === "descending" ? `${name}` : `-${name}`)}>{column.name}{sorting === "descending" ? " ↓" : sorting === "ascending" ? " ↑" : ""}</button> : column.name}
+        {sorting ? <button className="plain" onClick={() => onOrder?.(sorting === "descending" ? `${name}` : `-${name}`)}>{column.name}{sorting === "descending" ? " ↓" : sorting === "ascending" ? " ↑" : ""}</button> : column.isHidden ? <span className="hidden">{column.name}</span> : column.name}
       </div>
     );
   };
@@ -125,7 +127,13 @@ export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, a
             <div
               key={idOf(item)} className="line" role="row" aria-rowindex={line.index + 1} aria-selected={line.index === picked}
               style={{ ...grid, transform: `translateY(${line.start}px)` }}
-              onClick={() => { pick(item); go(addressOf(item)); }}
+              onClick={(event) => {
+                pick(item);
+                // With one of these keys, the browser opens the link of the line elsewhere.
+                if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+                event.preventDefault();
+                go(addressOf(item));
+              }}
             >
               {columns.map((column) => (
                 <div key={column.name} role="cell" className={column.isNumber ? "num" : ""}>{column.cell(item)}</div>

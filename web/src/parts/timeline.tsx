@@ -10,13 +10,16 @@ import { useVirtual } from "./virtual";
 
 const PHASES: [Phase, string][] = [["model", "model"], ["tool", "tools"], ["retry", "waiting to retry"], ["failed", "failed attempts"], ["wait", "waiting for somebody"]];
 
+/** The shares of the width at which the time is told. */
+const TICKS = [0, 0.2, 0.4, 0.6, 0.8];
+
 export function Timeline({ items, version, picked, onPick }: { items: readonly Item[]; version: number; picked: number; onPick: (index: number) => void }): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const [squeezes, setSqueezes] = useState(true);
   const now = isLive && items.some((item) => item.spans.at(-1)?.to === null) ? Date.now() / 1000 : items.reduce((last, item) => Math.max(last, item.end ?? item.at), 0);
   const rows = useMemo(() => items.flatMap((item, index) => (item.spans.length || item.kind === "turn" ? [index] : [])), [items, version]);
   const times = useMemo(() => measure(items, now), [items, version]);
-  const { scale, gaps } = useMemo(() => makeScale(times, squeezes), [times, squeezes]);
+  const { scale, timeAt, gaps } = useMemo(() => makeScale(times, squeezes), [times, squeezes]);
   const virtual = useVirtual(rows.length, box, () => 24);
   useEffect(() => {
     virtual.scrollTo(rows.indexOf(picked));
@@ -44,6 +47,10 @@ export function Timeline({ items, version, picked, onPick }: { items: readonly I
         <span className="grow" />
         <label className="row"><input type="checkbox" checked={squeezes} onChange={() => setSqueezes(!squeezes)} /> squeeze waits</label>
       </div>
+      <div className="ruler-line soft" aria-hidden="true">
+        <span>since the start</span>
+        <span className="track">{TICKS.map((share) => <span key={share} style={{ left: percent(share) }}>{seconds(timeAt(share) - times.from)}</span>)}</span>
+      </div>
       <div className="lanes" ref={box} tabIndex={0} aria-label="timeline" role="list">
         <div role="presentation" style={{ height: virtual.total, position: "relative" }}>
           {virtual.lines.map((line) => {
@@ -54,6 +61,7 @@ export function Timeline({ items, version, picked, onPick }: { items: readonly I
               <div key={item.id} role="listitem" className={`lane ${item.kind}${index === picked ? " picked" : ""}`} style={{ transform: `translateY(${line.start}px)` }} onClick={() => onPick(index)}>
                 <span className="cut label" style={{ paddingLeft: 12 * Math.min(8, item.depth) }}><b>{name}</b> <span className="soft">{item.kind === "turn" ? "" : about}</span></span>
                 <span className="track">
+                  {TICKS.map((share) => <i key={share} className="tick" style={{ left: percent(share) }} />)}
                   {gaps.map((gap) => <i key={gap.at} className="gap" style={{ left: percent(gap.at) }} title={`${seconds(gap.seconds)} in which nothing ran`} />)}
                   {item.kind === "turn" && <i className="turnspan" style={{ left: percent(scale(item.at)), width: percent(scale(item.end ?? now) - scale(item.at)) }} />}
                   {item.spans.map((span, number) => {

@@ -1,5 +1,5 @@
 /** The transcript of a run: a list of blocks, of which only those in view are drawn. */
-import { memo, useEffect, useLayoutEffect, useReducer, useRef, useState, type ReactNode } from "react";
+import { memo, useContext, useEffect, useLayoutEffect, useReducer, useRef, useState, type ReactNode } from "react";
 import type { Artifact, Usage } from "../fold/events";
 import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
@@ -8,19 +8,24 @@ import { to } from "../router";
 import { isLive } from "../source";
 import { Chip, Dialog, Status, type Tone } from "./basics";
 import { contentOf, type Content } from "./files";
+import { markIn, useIsBehind, useMarks, Wanted } from "./found";
+import { hasMarkdown, Markdown, useMarkdown } from "./markdown";
 import { useVirtual } from "./virtual";
 
 const SHORT = 80;
 const LONG = 1_600;
 const MOST = 200_000;
 
-/** A text that is cut if it is long, until somebody asks for the rest. */
-export function Text({ text, className = "", most = LONG }: { text: string; className?: string; most?: number }): ReactNode {
-  const [isWhole, setIsWhole] = useState(false);
+/** A text that is cut if it is long, until somebody asks for the rest or looks for words that stand there. */
+export function Text({ text, className = "", most = LONG, isMarkdown = false }: { text: string; className?: string; most?: number; isMarkdown?: boolean }): ReactNode {
+  const [chosen, setIsWhole] = useState<boolean | null>(null);
+  const isWhole = useIsBehind(text, most) ? chosen ?? true : chosen ?? false;
+  const [laysOut] = useMarkdown();
   const limit = isWhole ? MOST : most;
+  const shown = text.length > limit ? `${text.slice(0, limit)} …` : text;
   return (
     <>
-      <pre className={className}>{text.slice(0, limit)}{text.length > limit ? " …" : ""}</pre>
+      {isMarkdown && laysOut && hasMarkdown(shown) ? <Markdown className={className} text={shown} /> : <pre className={className}>{shown}</pre>}
       {text.length > most && (
         <button className="plain more" onClick={(event) => { event.stopPropagation(); setIsWhole(!isWhole); }}>
           {isWhole ? "Show less" : text.length > MOST ? `Show ${count(MOST)} of ${count(text.length)} characters` : `Show all ${count(text.length)} characters`}
@@ -141,7 +146,7 @@ function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): React
         </p>
       ))}
       {item.reasoning && <Text className="thought" text={item.reasoning} most={600} />}
-      {item.text && <Text className={item.isStructured ? "arguments" : "said"} text={textOf(item)} />}
+      {item.text && <Text className={item.isStructured ? "arguments" : "said"} text={textOf(item)} isMarkdown={!item.isStructured} />}
       {item.parts.length > 0 && <Parts runId={item.runId} parts={item.parts} />}
     </>
   );
@@ -167,7 +172,7 @@ function Call({ item, onOpen, isOpened, isDriven }: { item: Item } & Opening): R
         {item.isOpen && <Chip tone="warn" dot>waits for approval</Chip>}
         {result?.error_kind && <Chip tone={TONES[item.state]}>{result.error_kind.replaceAll("_", " ")}</Chip>}
         {result?.is_simulated && <Chip title="a mock or a model made this result up">simulated</Chip>}
-        {files.length > 0 && <Chip title={files.join("\n")}>{many(files.length, "file")} changed</Chip>}
+        {files.length > 0 && <a className="chip" href={to(["run", item.runId], { view: "files", at: item.seqs.at(-1) })} title={`${files.join("\n")}\nShow the differences`} onClick={(event) => event.stopPropagation()}>{many(files.length, "file")} changed</a>}
         {item.child && (
           <>
             {onOpen && <button className="plain more" aria-expanded={isOpened} onClick={(event) => { event.stopPropagation(); onOpen(item.child); }}>{isOpened ? "▾" : "▸"} sub-agent</button>}
@@ -195,7 +200,7 @@ function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
         <>
           <Head item={item}>{item.isOpen && <Chip tone="warn" dot>waits for an answer</Chip>}</Head>
           <Text className="said" text={item.text} />
-          {item.options.length > 0 && <p className="soft">{item.options.map((option) => option.label).join(" · ")}</p>}
+          {item.options.length > 0 && <ul className="soft">{item.options.map((option) => <li key={option.label}>· {option.label}{option.description ? `: ${option.description}` : ""}</li>)}</ul>}
         </>
       );
     case "event":
@@ -251,6 +256,18 @@ export function Transcript({ items, version, picked, onPick, sticks, onOpen, ope
   useEffect(() => {
     virtual.scrollTo(picked);
   }, [picked]);
+  useMarks(box);
+  const wanted = useContext(Wanted);
+  const shown = useRef("");
+  useEffect(() => {
+    // A block may be higher than the window: its first mark is scrolled to, once for each pick.
+    const key = `${picked} ${wanted}`;
+    const place = wanted.length && shown.current !== key ? box.current?.querySelector(`[data-index="${picked}"]`) ?? null : null;
+    const below = markIn(place, wanted);
+    if (below === null) return;
+    shown.current = key;
+    virtual.scrollTo(picked, "auto", below);
+  });
   useLayoutEffect(() => {
     if (isAtEnd.current && sticks && items.length) virtual.scrollTo(items.length - 1, "end");
   }, [version, items.length, sticks]);

@@ -95,7 +95,8 @@ export interface Virtual {
   lines: VirtualLine[];
   /** Given to each line that is drawn as `ref`, together with `data-index`, if heights differ from the estimates. */
   measure: (line: HTMLElement | null) => void;
-  scrollTo: (index: number, align?: Align) => void;
+  /** `below` is how far below the top of the line that is which is scrolled to, for lines higher than the window. */
+  scrollTo: (index: number, align?: Align, below?: number) => void;
 }
 
 /** Draw the lines of a list that are in view of the scrolling element `box`, and `beyond` pixels around it. */
@@ -143,7 +144,7 @@ export function useVirtual(count: number, box: RefObject<HTMLElement | null>, es
   });
 
   /** Where to scroll to. It is tried again while lines around it turn out to have other heights than estimated. */
-  const goal = useRef<{ index: number; align: Align; until: number } | null>(null);
+  const goal = useRef<{ index: number; align: Align; below: number; until: number } | null>(null);
   const aim = (): boolean => {
     const element = box.current;
     if (!element || !goal.current || goal.current.index >= count) return false;
@@ -151,8 +152,11 @@ export function useVirtual(count: number, box: RefObject<HTMLElement | null>, es
       goal.current = null;
       return false;
     }
-    const { index, align } = goal.current;
-    const [start, height, { scrollTop, clientHeight }] = [heights.startOf(index), heights.get(index), element];
+    const { index, align, below } = goal.current;
+    const { scrollTop, clientHeight } = element;
+    // Of a line that is too high to be seen whole, the place that is wanted is shown.
+    const cut = Math.max(0, Math.min(below - 48, heights.get(index) - clientHeight));
+    const [start, height] = [heights.startOf(index) + cut, heights.get(index) - cut];
     const end = start + height - clientHeight + 24;
     let top = scrollTop;
     if (align === "center") top = start - Math.max(0, (clientHeight - height) / 2);
@@ -209,9 +213,9 @@ export function useVirtual(count: number, box: RefObject<HTMLElement | null>, es
     lines.push({ index, start });
     start += heights.get(index);
   }
-  const scrollTo: Virtual["scrollTo"] = (index, align = "auto") => {
+  const scrollTo: Virtual["scrollTo"] = (index, align = "auto", below = 0) => {
     if (index < 0 || index >= count) return;
-    goal.current = { index, align, until: performance.now() + GOAL_MS };
+    goal.current = { index, align, below, until: performance.now() + GOAL_MS };
     if (aim()) redraw();
   };
   return { total: heights.startOf(count), lines, measure, scrollTo };
