@@ -122,7 +122,9 @@ def commit_writes(
         if writer.token < 0:
             _take_again(db, writer, owner_id)
         elif writer.key and writer.epoch != takeovers:
-            _check_lease(db, writer, owner_id)
+            holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
+            if holder != (owner_id, writer.token):
+                writer.error = lease_lost(writer.run_id)
             writer.epoch = takeovers
         if writer.error is None and write.error is None:
             if write.row is not None or write.is_release or not writer.key:
@@ -183,12 +185,6 @@ def _settle_inbox(db: sqlite3.Connection, write: Write) -> None:
         db.execute("UPDATE inbox SET body=NULL, checksum=NULL WHERE run=? AND number=?", (key, taken))
     if write.copied:
         db.execute("INSERT OR IGNORE INTO inbox(run, number, kind) VALUES(?,?,'')", (key, write.copied))
-
-
-def _check_lease(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:
-    holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
-    if holder != (owner_id, writer.token):
-        writer.error = lease_lost(writer.run_id)
 
 
 def _take_again(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:

@@ -37,7 +37,7 @@ from treadle.models.wire.server import UnfinishedError
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
 _KNOWN = fields_of(KEY)
-_keep_arguments = ExactText("message", "tool_calls", "*", "function", "arguments")
+_keep_arguments = ExactText("message", "tool_calls", "*", "function", "arguments", mark=b"tool_calls")
 
 
 def as_chat(raw: Json, body: bytes) -> Json:
@@ -45,8 +45,7 @@ def as_chat(raw: Json, body: bytes) -> Json:
 
     The arguments of its calls are their exact text. What Treadle has no field for is under `KEY`.
     """
-    if b"tool_calls" in body:
-        _keep_arguments(raw, body)
+    _keep_arguments(raw, body)
     try:
         message: dict[str, Json] = {}
         for name, value in raw["message"].items():

@@ -68,17 +68,23 @@ class ExactText:
     `*` in a path stands for each element of a list. A value in which the path makes no sense is left as it is.
     """
 
-    def __init__(self, *path: str, applies: Callable[[dict[str, Json]], bool] = lambda _: True) -> None:
-        """Make a function for a path. `applies` says whether it is for the object that holds the path's end."""
+    def __init__(
+        self, *path: str, mark: bytes, applies: Callable[[dict[str, Json]], bool] = lambda _: True
+    ) -> None:
+        """Make a function for a path. A body without `mark` has nothing there, and `applies` says whether it is for
+        the object that holds the path's end."""
         # The decoder skips everything else, and finds only where the text begins and ends.
         kind: Any = msgspec.defstruct("Exact", [(path[-1], msgspec.Raw, msgspec.Raw())])
         for name in reversed(path[:-1]):
             kind = list[kind] if name == "*" else msgspec.defstruct("Exact", [(name, kind | None, None)])
         self._decode = msgspec.json.Decoder(kind).decode
         self._keep = _keeper(path, applies)
+        self._mark = mark
 
     def __call__(self, value: Json, body: bytes) -> Json:
         """Return `value`, which was decoded from `body`, with the exact text."""
+        if self._mark not in body:
+            return value
         try:
             self._keep(value, self._decode(body))
         except (TypeError, LookupError, AttributeError, ValueError, msgspec.DecodeError):
