@@ -36,16 +36,13 @@ class TokenFormat(Protocol):
     @property
     def needs(self) -> TokenGrade:
         """The lowest grade of trajectories that the format can express."""
-        ...
 
     @property
     def columns(self) -> Mapping[str, ColumnType]:
         """The keys of a row and their types."""
-        ...
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
         """Return the rows of a group. Raises: `ExportError` if the format cannot express the group."""
-        ...
 
 
 TOKEN_FORMATS: Registry[TokenFormat] = Registry(

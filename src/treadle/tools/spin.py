@@ -90,14 +90,10 @@ class Spin:
             if specs is None and self._tools_endpoint is not None:
                 specs = run_blocking(self._list(self._tools_endpoint))
             if specs is None and self.component == "vfs":
-                found = [tool.spec for tool in VfsToolset().tools()]
+                known = {tool.spec.name: tool.spec for tool in VfsToolset().tools()}
                 # On a service, nothing is restored before a call is repeated.
-                specs = tuple(
-                    [
-                        replace(spec, effect=Effect.ONCE) if spec.name == "delete_file" else spec
-                        for spec in found
-                    ]
-                )
+                known["delete_file"] = replace(known["delete_file"], effect=Effect.ONCE)
+                specs = tuple(known.values())
             if specs is None and self.component == "mock":
                 specs = run_blocking(self._list(f"{self.endpoint}/mock/list-tools"))
             if not specs:

@@ -221,20 +221,6 @@ def _execute(db: sqlite3.Connection, statements: dict[int, str], values: list[ob
             start += width * size
 
 
-def newest_message(db: sqlite3.Connection) -> int:
-    """Return the row of the newest message of any run."""
-    return int(db.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()[0])
-
-
-def messages_after(db: sqlite3.Connection, row: int) -> list[tuple[int, str, int, str]]:
-    """Return the messages of all runs after a row: their rows, the runs' ids, their numbers and tags."""
-    return db.execute(
-        "SELECT inbox.id, run_id, number, kind FROM inbox JOIN runs ON runs.id = inbox.run "
-        "WHERE inbox.id > ? ORDER BY inbox.id",
-        (row,),
-    ).fetchall()
-
-
 def query_in(db: sqlite3.Connection) -> Query:
     """Return the function that runs SQL in a transaction."""
     return lambda sql, values: db.execute(sql, values).fetchall()
@@ -297,7 +283,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._file = FileState()
         self._file.samples = Samples() if learns else None
         try:
-            self._mail_version, self._mail_id = -1, newest_message(db)
+            self._mail_version = -1
+            self._mail_id = int(db.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()[0])
         except ERRORS as error:
             db.close()
             raise explain(error, path) from error
@@ -433,7 +420,11 @@ class FileCommitter(Committer[sqlite3.Connection]):
         db = self._db
         if (version := db.execute("PRAGMA data_version").fetchone()[0]) == self._mail_version:
             return
-        rows = messages_after(db, self._mail_id)
+        rows = db.execute(
+            "SELECT inbox.id, run_id, number, kind FROM inbox JOIN runs ON runs.id = inbox.run "
+            "WHERE inbox.id > ? ORDER BY inbox.id",
+            (self._mail_id,),
+        ).fetchall()
         self._mail_version = version
         if rows:
             self._mail_id = rows[-1][0]
