@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
-from operator import getitem
+from functools import cached_property
 from typing import Any
 
 from treadle.core.registry import did_you_mean, name_known
@@ -68,9 +67,7 @@ class Keys:
                 problems.setdefault(path, Problem(path, self._explain(path, fault)))
             if not inner:
                 wanted = " or ".join(dict.fromkeys(_wanted_by(fault) for _, fault in found))
-                whole = dict(found[0][1])
-                if "input" in whole:
-                    whole["input"] = reduce(getitem, root, value)
+                whole = found[0][1] | ({"input": _value_at(value, root)} if "input" in found[0][1] else {})
                 problems[root] = Problem(root, self._explain_wrong(root, whole, wanted))
         return list(problems.values())
 
@@ -193,3 +190,9 @@ def _show(value: object) -> str:
     """Return a value as it is written in Python, with dots if it is cut."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _value_at(value: Any, path: KeyPath) -> Any:
+    for part in path:
+        value = value[part]
+    return value

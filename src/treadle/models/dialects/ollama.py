@@ -20,7 +20,7 @@ from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url, json_of
-from treadle.models.wire.fitting import ExactText, fields_of, fit_name, kept_in, object_of, rest_of
+from treadle.models.wire.fitting import exact_text, fields_of, fit_name, kept_in, object_of, rest_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -37,7 +37,7 @@ from treadle.models.wire.server import UnfinishedError
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
 _KNOWN = fields_of(KEY)
-_keep_arguments = ExactText("message", "tool_calls", "*", "function", "arguments", mark=b"tool_calls")
+_keep_arguments = exact_text("message", "tool_calls", "*", "function", "arguments", mark=b"tool_calls")
 
 
 def as_chat(raw: Json, body: bytes) -> Json:

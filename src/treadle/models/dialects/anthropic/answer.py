@@ -27,7 +27,7 @@ from treadle.core.types import (
 from treadle.models.wire.body_reader import StreamCollector, mend
 from treadle.models.wire.fitting import (
     INVALID_KEY,
-    ExactText,
+    exact_text,
     fields_of,
     rest_of,
     text_of,
@@ -48,7 +48,7 @@ _SERVER_USES = frozenset(("server_tool_use", "mcp_tool_use"))
 _encode = msgspec.json.Encoder().encode
 
 
-keep_inputs = ExactText(
+keep_inputs = exact_text(
     "content", "*", "input", mark=b"tool_use", applies=lambda block: block["type"] == "tool_use"
 )
 

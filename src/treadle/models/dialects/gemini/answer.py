@@ -23,7 +23,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, is_blank, mend
-from treadle.models.wire.fitting import ExactText, fields_of, rest_of, text_of_value
+from treadle.models.wire.fitting import exact_text, fields_of, rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.provider import TokenCounts, read_usage
 from treadle.models.wire.server import BadCallError, Server, UnfinishedError, reason_of, reasons_of
@@ -37,7 +37,7 @@ _SAID = frozenset(("STOP", "MAX_TOKENS", None))
 _encode = msgspec.json.Encoder().encode
 
 
-keep_arguments = ExactText(
+keep_arguments = exact_text(
     "candidates", "*", "content", "parts", "*", "functionCall", "args", mark=b"functionCall"
 )
 _BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
