@@ -191,5 +191,5 @@ def test_a_trajectory_of_another_program_is_read() -> None:
     assert row.messages[1].tool_calls[0].arguments == '{"path":"a"}'
     assert [item and item.usage for item in row.tokens] == [Usage(input_tokens=5), None]
     steps[0]["message"] = [{"type": "image", "source": {"path": "a.png", "media_type": "image/png"}}]
-    with pytest.raises(ExportError, match="image content"):
+    with pytest.raises(ExportError, match="the type 'image', and rows hold only texts"):
         read_row(raw, ATIF)

@@ -310,13 +310,9 @@ def _explain(question: Question | e.QuestionAsked) -> str:
 def key_of(question: Question | e.QuestionAsked) -> str:
     """Return a text that is the same for equal questions."""
     if question.schema is None:
-        return normalize_question(question.text)
+        # Details of writing make no difference.
+        return " ".join(question.text.split()).strip(" ?!.,;:").casefold()
     return f"{question.text}\n{msgspec.json.encode(question.schema).decode()}"
-
-
-def normalize_question(text: str) -> str:
-    """Return a question in a form that is the same for two that differ only in details of writing."""
-    return " ".join(text.split()).strip(" ?!.,;:").casefold()
 
 
 def _to_option(item: object) -> Option:

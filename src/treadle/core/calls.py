@@ -428,7 +428,11 @@ def decide_inner(state: "State", parent_id: str, number: int, name: str, argumen
         if any([item.effect is Effect.ONCE for item in others]) or (
             known is None and made and last_once(parent) > number
         ):
-            return SettleInner(_refuse_other(call), is_doubtful=True)
+            text = (
+                f"{call.name} was not called: before it was interrupted, this code made another call here, and one "
+                "that cannot be undone. What it did is unknown."
+            )
+            return SettleInner(_refused(call, ToolErrorKind.IN_DOUBT, text), is_doubtful=True)
         if known is not None:
             call = known.call
         elif made:
@@ -466,14 +470,6 @@ def _made_at(parent: CallState, call_id: str) -> list[InnerCall]:
 def refuse_after_doubt(call: ToolCall) -> ToolResult:
     """Return the result of an inner call that is made after the outer call was found to be in doubt."""
     text = f"{call.name} was not called: what this code did before it was interrupted is unknown."
-    return _refused(call, ToolErrorKind.IN_DOUBT, text)
-
-
-def _refuse_other(call: ToolCall) -> ToolResult:
-    text = (
-        f"{call.name} was not called: before it was interrupted, this code made another call here, and one that "
-        "cannot be undone. What it did is unknown."
-    )
     return _refused(call, ToolErrorKind.IN_DOUBT, text)
 
 

@@ -180,7 +180,9 @@ def events_of(state: State, posted: Posted, find_fault: FindFault) -> tuple[e.Du
     elif isinstance(message, Cancel):
         bodies = _cancel(state, message)
     elif isinstance(message, Withdraw):
-        bodies = (_withdraw(state, message),)
+        found = [seq for seq, waiting in state.queued if waiting == message.message]
+        refused = _refuse("withdraw", "no such message waits")
+        bodies = (e.Noted(withdrawn_seq=found[-1]) if found else refused,)
     elif isinstance(message, GiveAnswer):
         bodies = (_answer(state, message, find_fault),)
     elif isinstance(message, DecideCall):
@@ -212,11 +214,6 @@ def _end_turn(state: State) -> tuple[e.DurableBody, ...]:
     if state.turn.failure is not None and isinstance(action := decide(state), Append):
         return action.bodies  # its inference was stopped
     return abandon_turn(state)
-
-
-def _withdraw(state: State, message: Withdraw) -> e.DurableBody:
-    found = [seq for seq, waiting in state.queued if waiting == message.message]
-    return e.Noted(withdrawn_seq=found[-1]) if found else _refuse("withdraw", "no such message waits")
 
 
 def _answer(state: State, message: GiveAnswer, find_fault: FindFault) -> e.DurableBody:

@@ -149,7 +149,9 @@ def find_near(name: str, known: Iterable[str]) -> list[str]:
     bare = text.lstrip("/-")
     plain = {item: text.lstrip("/-") for item, text in names.items()}
     begun = [
-        item for item, other in plain.items() if bare and (other.startswith(bare) or _extends(bare, other))
+        item
+        for item, other in plain.items()
+        if bare and (other.startswith(bare) or (len(other) > 2 and bare.startswith(other)))
     ]
     if begun:
         return begun[:3]
@@ -157,10 +159,6 @@ def find_near(name: str, known: Iterable[str]) -> list[str]:
     shared = {item: len(words & {*_WORDS.split(other)}) for item, other in plain.items()}
     most = max([1, *shared.values()])
     return [item for item, count in shared.items() if count == most][:3]
-
-
-def _extends(name: str, other: str) -> bool:
-    return len(other) > 2 and name.startswith(other)
 
 
 def count_changes(one: str, other: str, most: int) -> int:

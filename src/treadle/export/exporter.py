@@ -192,18 +192,15 @@ class RowFormat(Protocol):
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format. Raises: `ExportError` if the format cannot express it."""
-        ...
 
     def read(self, raw: dict[str, Json]) -> Row:
         """Return a row from this format, whoever wrote it.
 
         Raises: `ExportError`, or an error about a missing key or a wrong type, if it is not a row of this format.
         """
-        ...
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
-        ...
 
 
 FORMATS: Registry[RowFormat] = Registry(

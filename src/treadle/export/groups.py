@@ -14,6 +14,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
 from treadle.runs.run import Run
 from treadle.scoring.grade import read_subject
+from treadle.scoring.registry import RewardSpec, mean_reward, total_reward
 from treadle.scoring.statistics import reaches
 from treadle.trajectory.tokens.token_graph import Conservation, TokenGraph, load_tokens
 from treadle.trajectory.tokens.trajectories import Decoders, Trajectory
@@ -116,10 +117,8 @@ def _weigh(rollout: Rollout) -> tuple[float | None, float | None]:
     """Return the weighted sum of the rewards and their weighted mean; `None` if there are none."""
     known, weights = rollout.rewards, rollout.metadata.get(WEIGHTS_LABEL)
     given = weights if isinstance(weights, dict) else dict.fromkeys(known, 1.0)
-    own = {name: weight for name, weight in given.items() if weight and name in known}
-    total = sum([known[name] * weight for name, weight in own.items()])
-    most = sum([max(0.0, weight) for weight in own.values()])
-    return (total, total / most if most else total) if own else (None, None)
+    specs = [RewardSpec(name, name, weight) for name, weight in given.items()]
+    return total_reward(known, specs), mean_reward(known, specs)
 
 
 def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tuple[Rollout, TokenGraph]:

@@ -33,19 +33,13 @@ MAX_LOGPROB = 1e-3
 class TokenFormat(Protocol):
     """A convention for rows with token ids."""
 
-    @property
-    def needs(self) -> TokenGrade:
-        """The lowest grade of trajectories that the format can express."""
-        ...
-
-    @property
-    def columns(self) -> Mapping[str, ColumnType]:
-        """The keys of a row and their types."""
-        ...
+    needs: TokenGrade
+    """The lowest grade of trajectories that the format can express."""
+    columns: Mapping[str, ColumnType]
+    """The keys of a row and their types."""
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
         """Return the rows of a group. Raises: `ExportError` if the format cannot express the group."""
-        ...
 
 
 TOKEN_FORMATS: Registry[TokenFormat] = Registry(

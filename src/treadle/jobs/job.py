@@ -140,28 +140,23 @@ class JobWork(Protocol[R]):
 
     def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
         """Return the item with this number, given the counts so far."""
-        ...
 
     async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> R:
         """Work on an item in slots of the window, and return the result. `expected` announces one run.
 
         Raises: `CutOffError`; any other exception ends the whole job.
         """
-        ...
 
     def settle(
         self, item: PlannedItem, attempt: int, result: R, connection: sqlite3.Connection
     ) -> ItemOutcome:
         """Decide the outcome of an attempt, and return it."""
-        ...
 
     def set_aside(self, item: PlannedItem, attempt: int, reason: str) -> R:
         """Return the result of an item that is not worked on, as a fault of the infrastructure."""
-        ...
 
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
         """Take note of an outcome after it was counted."""
-        ...
 
 
 class WorkBeside(JobWork[R], Protocol[R]):
@@ -170,7 +165,6 @@ class WorkBeside(JobWork[R], Protocol[R]):
 
     def is_due(self, *, is_last: bool) -> bool:
         """Return whether an item is to be planned now. `is_last` is true once enough items of the plan are kept."""
-        ...
 
 
 class JobSettings(Struct, frozen=True, kw_only=True):

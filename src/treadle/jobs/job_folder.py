@@ -21,7 +21,7 @@ from treadle.jobs.config_changes import find_changes, hide_toolset
 from treadle.jobs.job import JobOptions
 from treadle.jobs.ledger import Ledger
 from treadle.jobs.progress import JobListener
-from treadle.jobs.sections import AgentSection, AttemptSection
+from treadle.jobs.sections import AttemptSection
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Journal
@@ -194,10 +194,6 @@ def hide_secrets(config: C) -> C:
     return config.model_copy(update=changes)
 
 
-def _hide_agent(agent: AgentSection) -> AgentSection:
-    return agent.model_copy(update={"tools": list(map(hide_toolset, agent.tools))})
-
-
 def _hide_model(model: str | ModelTable) -> str | ModelTable:
     if not isinstance(model, ModelTable):
         return model
@@ -208,7 +204,7 @@ def _hide_model(model: str | ModelTable) -> str | ModelTable:
 _HIDDEN: dict[str, Callable[[Any], Any]] = {
     "model": _hide_model,
     "models": _hide_model,
-    "agent": _hide_agent,
+    "agent": lambda agent: agent.model_copy(update={"tools": list(map(hide_toolset, agent.tools))}),
     "sinks": hide_password,
     "journal": hide_password,
 }

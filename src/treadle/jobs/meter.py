@@ -203,7 +203,10 @@ class JobMeter:
 
     async def _reserve(self, model: Model, request: Request) -> _Need:
         """Reserve what a request may use, and return it. Raises: `LimitReachedError`."""
-        need = self._guess(model, request) if self._is_limited else _Need()
+        need = _Need()
+        if self._is_limited:
+            used = Usage(self._guess_input(request), self._most_output)
+            need = _Need(used.total_tokens, estimate_cost_usd(model, used) or 0.0)
         while True:
             if (limit := self._find_limit(need)) is not None:
                 self.reached = limit
@@ -215,10 +218,6 @@ class JobMeter:
             await self._changed.wait()
         self._reserved = _Need(tokens, cost_usd)
         return need
-
-    def _guess(self, model: Model, request: Request) -> _Need:
-        used = Usage(self._guess_input(request), self._most_output)
-        return _Need(used.total_tokens, estimate_cost_usd(model, used) or 0.0)
 
     def _guess_input(self, request: Request) -> int:
         return round(_count_chars(request) / self._chars_per_token)

@@ -66,8 +66,8 @@ async def listen_together(
         channel = channels[key] = _Channel(journal, run_id, loop)
     inlet = _Inlet()
     channel.inlets.add(inlet)
-    if has_output:
-        channel.hear_output()
+    if has_output and channel.stop_hearing is None:
+        channel.stop_hearing = journal.driven.listen(run_id, channel.hear)
     try:
         await asyncio.shield(channel.opening)
         newest, at_once = channel.newest if after_seq is None else after_seq, _FIRST_READ
@@ -139,7 +139,7 @@ class _Channel:
         """The pieces of output since the newest event, for those who come later."""
         self._is_called = False
         """True if `_pass_deltas` will be called soon."""
-        self._stop_hearing: Callable[[], None] | None = None
+        self.stop_hearing: Callable[[], None] | None = None
         self.opening: asyncio.Future[None] = loop.create_future()
         """Done once `newest` is known."""
         self._following = asyncio.ensure_future(self._follow())
@@ -167,10 +167,7 @@ class _Channel:
             for inlet in self.inlets:
                 inlet.news.set()
 
-    def hear_output(self) -> None:
-        self._stop_hearing = self._stop_hearing or self._journal.driven.listen(self._run_id, self._hear)
-
-    def _hear(self, seq: int, delta: Delta) -> None:
+    def hear(self, seq: int, delta: Delta) -> None:
         """Keep a piece of output that came after event `seq`. Any thread may call this."""
         self._deltas.append((seq, delta))
         if not self._is_called:
@@ -200,7 +197,7 @@ class _Channel:
         """Stop following, because the last listener has left or the journal has no more."""
         if not self.is_over:
             self.is_over = True
-            if self._stop_hearing is not None:
-                self._stop_hearing()
+            if self.stop_hearing is not None:
+                self.stop_hearing()
             self._following.cancel()
             self._journal.driven.channels.pop((self._loop, self._run_id), None)

@@ -238,7 +238,11 @@ async def fork_run(
     is_between = text is None and not state.turn.is_open and state.stays_open
     is_idle = is_between and state.is_session
     if state.turn.is_open is (text is not None) and not is_between:
-        raise ConfigError(_explain_fork(state, at))
+        raise ConfigError(
+            f"the turn is not over at event {at}, so the fork continues it; do not give a text"
+            if state.turn.is_open
+            else f"the turn is over at event {at}; give a text for the next turn, or an earlier event"
+        )
     sandbox = await restore(agent.journal, state)
     window = await agent.kit.window(head.spec.policy)
     await warm_up(agent)
@@ -286,9 +290,3 @@ def _forked(
         policy=None,
         model=None,
     )
-
-
-def _explain_fork(state: State, at: int) -> str:
-    if state.turn.is_open:
-        return f"the turn is not over at event {at}, so the fork continues it; do not give a text"
-    return f"the turn is over at event {at}; give a text for the next turn, or an earlier event"

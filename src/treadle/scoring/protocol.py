@@ -60,7 +60,6 @@ class Scorer(Protocol):
     @property
     def name(self) -> str:
         """The name under which the reward is recorded."""
-        ...
 
     async def score(self, subject: Subject) -> Score | None:
         """Return the verdict; `None` if the scorer has nothing to say about the run.
@@ -68,4 +67,3 @@ class Scorer(Protocol):
         An exception is never a reward of 0. It is a mistake in the code or, if another attempt may succeed, as
         after an `OSError`, a fault of the infrastructure.
         """
-        ...

@@ -5,6 +5,7 @@ function of a `CurveRun`. Writers that are opened again for a run of the same na
 """
 
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, redirect_stdout
@@ -201,14 +202,10 @@ class OpenTelemetryCurves:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             if name not in self._gauges:
-                self._gauges[name] = self._meter.create_gauge(_name_gauge(name))
+                # OpenTelemetry takes names of ASCII letters, digits, and `_ . - /`, at most 255.
+                safe = re.sub(r"[^A-Za-z0-9_.\-/]", "_", name)
+                self._gauges[name] = self._meter.create_gauge(f"treadle.{safe}"[:255])
             self._gauges[name].set(value, {**self._attributes, "treadle.step": step})
 
     def close(self) -> None:
         self._metrics.get_meter_provider().force_flush()
-
-
-def _name_gauge(name: str) -> str:
-    """Return a name that OpenTelemetry takes: ASCII letters, digits, and `_ . - /`, at most 255."""
-    safe = "".join(char if char.isascii() and (char.isalnum() or char in "_.-/") else "_" for char in name)
-    return f"treadle.{safe}"[:255]

@@ -90,7 +90,10 @@ class Spin:
             if specs is None and self._tools_endpoint is not None:
                 specs = run_blocking(self._list(self._tools_endpoint))
             if specs is None and self.component == "vfs":
-                specs = tuple([_in_session(tool.spec) for tool in VfsToolset().tools()])
+                known = {tool.spec.name: tool.spec for tool in VfsToolset().tools()}
+                # On a service, nothing is restored before a call is repeated.
+                known["delete_file"] = replace(known["delete_file"], effect=Effect.ONCE)
+                specs = tuple(known.values())
             if specs is None and self.component == "mock":
                 specs = run_blocking(self._list(f"{self.endpoint}/mock/list-tools"))
             if not specs:
@@ -196,11 +199,6 @@ def spin(text: str = "", **settings: Any) -> Spin:
     path = urlsplit(text).path.strip("/")
     endpoint = text.rstrip("/").removesuffix(f"/{path}") if path else text
     return Spin(endpoint, component=path or "vfs", **settings)
-
-
-def _in_session(spec: ToolSpec) -> ToolSpec:
-    """Return the spec of a tool of `vfs` on a service, where nothing is restored before a call is repeated."""
-    return replace(spec, effect=Effect.ONCE) if spec.name == "delete_file" else spec
 
 
 def session_of(run_id: str) -> str:

@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.errors import ExportError
 from treadle.core.tokens.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from treadle.core.types import UNREPORTED, Json, Message, Role, ToolCall, Usage
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
-from treadle.export.row_formats.chat_rows import write_compact
+from treadle.export.row_formats.chat_rows import read_content, write_compact
 from treadle.export.rows import AnswerTokens, Row, make_row, read_tools, write_object, write_tools
 
 VERSION = "ATIF-v1.8"
@@ -155,9 +154,9 @@ def _sum_metrics(row: Row, steps: int) -> dict[str, Json]:
 def _read_step(step: dict[str, Json]) -> Iterator[Message]:
     calls = [_read_call(call) for call in step.get("tool_calls") or ()]
     role = {source: role for role, source in _SOURCES.items()}[step["source"]]
-    yield Message(role, _read_content(step["message"]), tuple(calls), reasoning=step.get("reasoning_content"))
+    yield Message(role, read_content(step["message"]), tuple(calls), reasoning=step.get("reasoning_content"))
     for result in (step.get("observation") or {}).get("results") or ():
-        content = _read_content(result.get("content"))
+        content = read_content(result.get("content"))
         call_id = result.get("source_call_id")
         if call_id is None:
             # What the environment said without being called is to the model what a user says.
@@ -171,15 +170,6 @@ def _read_call(raw: dict[str, Json]) -> ToolCall:
     exact = (raw.get("extra") or {}).get("arguments")
     text = exact if isinstance(exact, str) else write_compact(raw["arguments"])
     return ToolCall(raw["tool_call_id"], raw["function_name"], text)
-
-
-def _read_content(content: Json) -> str:
-    if isinstance(content, list):
-        odd = next((part["type"] for part in content if part["type"] != "text"), None)
-        if odd is not None:
-            raise ExportError(f"a step has {odd} content, which this format cannot hold")
-        return "".join([part["text"] for part in content])
-    return content or ""
 
 
 def _read_metrics(raw: dict[str, Any]) -> AnswerTokens | None:

@@ -9,8 +9,9 @@ of Claude Code, Codex and Pi, which the Hub shows too, have other formats, which
 import msgspec
 
 from treadle.core.errors import ExportError
-from treadle.core.types import Json, Message, Role, ToolCall
+from treadle.core.types import Json, Message, Role
 from treadle.export.exporter import COMMON_LOSSES, LINES, ColumnType, RowFormat
+from treadle.export.row_formats.chat_rows import read_call
 from treadle.export.rows import Row, make_row, read_tools, write_tools
 
 HARNESS = "treadle"
@@ -78,14 +79,10 @@ def _write(message: Message, model: str | None, with_reasoning: bool) -> dict[st
 
 
 def _read(raw: dict[str, Json]) -> Message:
-    calls = [
-        ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-        for call in raw.get("toolCalls") or ()
-    ]
     return Message(
         Role(raw["role"]),
         raw["content"],
-        tuple(calls),
+        tuple([read_call(call) for call in raw.get("toolCalls") or ()]),
         raw.get("toolCallId"),
         reasoning=raw.get("reasoningContent"),
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, StopReason, ToolSpec, Usage
@@ -112,6 +113,7 @@ def _write_branch(
     group: Group, rollout: Rollout, index: int, trajectory: Trajectory, loss: list[float]
 ) -> dict[str, Json]:
     is_first = trajectory is rollout.trajectories[0]
+    part = msgspec.convert(rollout, _RolloutPart, from_attributes=True)
     return {
         "format": VERSION,
         "group_id": group.group_id,
@@ -135,19 +137,7 @@ def _write_branch(
         "advantage": rollout.advantage,
         "stop_reason": rollout.stop_reason.value,
         "transcript": msgspec.to_builtins(rollout.messages) if is_first else None,
-        "rollout_info": msgspec.to_builtins(
-            _RolloutPart(
-                rollout.usage,
-                rollout.steps,
-                rollout.is_trained,
-                rollout.tools,
-                rollout.metadata,
-                rollout.step_rewards,
-                rollout.is_solved,
-            )
-        )
-        if is_first
-        else None,
+        "rollout_info": msgspec.to_builtins(part) if is_first else None,
         "group_info": None,
     }
 
@@ -164,10 +154,7 @@ def _read_group(rows: Sequence[Mapping[str, Json]]) -> Group:
         group_id=first["group_id"],
         number=first["number"],
         task=first["task"],
-        rollouts=tuple(rollouts),
-        has_variance=part.has_variance,
-        weight_version=part.weight_version,
-        metadata=part.metadata,
+        **{**asdict(part), "rollouts": tuple(rollouts)},
     )
 
 
@@ -180,21 +167,14 @@ def _read_rollout(rows: Sequence[Mapping[str, Json]]) -> Rollout:
         reward=first.get("reward"),
         rewards=first["rewards"],
         advantage=first.get("advantage"),
-        is_solved=part.is_solved,
-        is_trained=part.is_trained,
         stop_reason=StopReason(first["stop_reason"]),
         messages=msgspec.convert(first["transcript"], tuple[Message, ...]),
-        tools=part.tools,
-        usage=part.usage,
-        steps=part.steps,
-        step_rewards=part.step_rewards,
-        metadata=part.metadata,
+        **asdict(part),
     )
 
 
 def _read_trajectory(row: Mapping[str, Json]) -> Trajectory:
     logprobs: list[Any] = row["logprobs"]
-    drift = row.get("drift")
     return Trajectory(
         run_id=row["branch_run_id"],
         branch=row["branch"],
@@ -203,7 +183,7 @@ def _read_trajectory(row: Mapping[str, Json]) -> Trajectory:
         sampled_T=bytes(row["sampled"]),
         logprobs_T=array("f", [math.nan if value is None else value for value in logprobs]),
         spans=msgspec.convert(row["spans"], tuple[Span, ...]),
-        drift=None if drift is None else msgspec.convert(drift, DriftReport),
+        drift=msgspec.convert(row.get("drift"), DriftReport | None),
         messages=msgspec.convert(row["messages"], tuple[Message, ...]),
         tokenizer=row.get("tokenizer"),
     )

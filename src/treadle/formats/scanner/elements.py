@@ -260,7 +260,8 @@ def _find_end(
         if inner and is_last and first_inner is None and quoted is None:
             if not _next_call(reader, start, close, openers):
                 quoted = close
-                if not _has_closer(elements, reader, after, openers):
+                next_close = reader.find(elements.parameter_close, after)
+                if not -1 < next_close < reader.find_first(openers, after):
                     return close, after, ""
         elif (
             inner
@@ -286,11 +287,6 @@ _CUT = "is cut off"
 
 def _uncertain(tag: str) -> str:
     return f"contains {tag!r}, so that its end is not certain; write it in another way"
-
-
-def _has_closer(elements: Elements, reader: Reader, at: int, openers: Sequence[str]) -> bool:
-    """Return whether a parameter is closed between `at` and the next call."""
-    return -1 < reader.find(elements.parameter_close, at) < reader.find_first(openers, at)
 
 
 def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: int, behind: int) -> bool:

@@ -119,14 +119,13 @@ def write_call(call: ToolCall) -> str:
 def write_parameters(call: ToolCall, pattern: str) -> str:
     """Return the arguments of a call, each as `pattern` with its `key`, its `value` and whether this `is_text`."""
     return "".join(
-        pattern.format(key=key, value=write_value(value), is_text=str(isinstance(value, str)).lower())
+        pattern.format(
+            key=key,
+            value=value if isinstance(value, str) else to_json(value),
+            is_text=str(isinstance(value, str)).lower(),
+        )
         for key, value in arguments_of(call).items()
     )
-
-
-def write_value(value: Json) -> str:
-    """Return a string unchanged, and any other value as JSON."""
-    return value if isinstance(value, str) else to_json(value)
 
 
 encode = msgspec.json.Encoder().encode

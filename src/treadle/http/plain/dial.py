@@ -157,18 +157,15 @@ def is_proxied(host: str, scheme: str = "http") -> bool:
         # Under CGI these variables can be set by a client's header, and pyreqwest ignores them.
         if _first(f"{scheme.upper()}_PROXY", f"{scheme}_proxy") or _first("ALL_PROXY", "all_proxy"):
             return not _is_exempt(host, _first("NO_PROXY", "no_proxy"))
-        return sys.platform in ("darwin", "win32") and _has_system_proxy()
+        if sys.platform in ("darwin", "win32"):
+            from urllib.request import getproxies
+
+            return bool(getproxies())
     return False
 
 
 def _first(*names: str) -> str:
     return next((os.environ[name] for name in names if name in os.environ), "")
-
-
-def _has_system_proxy() -> bool:
-    from urllib.request import getproxies
-
-    return bool(getproxies())
 
 
 def _is_exempt(host: str, exceptions: str) -> bool:

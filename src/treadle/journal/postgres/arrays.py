@@ -61,7 +61,8 @@ class _Numbers(Column):
     def _pack_items(self) -> bytes:
         if None in self:
             return _join([None if item is None else pack(f"!{self.code}", item) for item in self])
-        return pack("!" + f"i{self.code}" * len(self), *_interleave(self))
+        sized = chain.from_iterable(zip(repeat(8), self, strict=False))
+        return pack("!" + f"i{self.code}" * len(self), *sized)
 
 
 class Ints(_Numbers):
@@ -95,10 +96,6 @@ def _join(values: Iterable[bytes | None]) -> bytes:
     return b"".join(
         chain.from_iterable([(_NULL, b"") if item is None else (_SIZE(len(item)), item) for item in values])
     )
-
-
-def _interleave(values: Iterable[Any]) -> Iterable[Any]:
-    return chain.from_iterable(zip(repeat(8), values, strict=False))
 
 
 class _ColumnDumper(Dumper):

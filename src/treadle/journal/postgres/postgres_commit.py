@@ -235,8 +235,15 @@ def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, 
         rows = [(entry.writer.key, entry.writer.token, *entry.frame, *entry.head) for entry in appended]
         calls.append(Call(_APPEND, _pack(rows, _APPEND_TYPES, now)))
     if changed:
-        rows = [_changed_row(entry, owner_id) for entry in changed]
-        calls.append(Call(_CHANGE, _pack(rows, _CHANGE_TYPES)))
+        marked = [
+            (
+                *(entry.writer.key, entry.writer.token, entry.first_seq),
+                *(None if entry.is_release else owner_id, entry.marks),
+                *(entry.row or ()),
+            )
+            for entry in changed
+        ]
+        calls.append(Call(_CHANGE, _pack(marked, _CHANGE_TYPES)))
     if taken := [(*_lease_of(entry), entry.taken) for entry in known if entry.taken]:
         calls.append(Call(_TAKE_IN, _pack(taken, (Ints, Ints, Ints))))
     if copied := [
@@ -323,15 +330,6 @@ def _new_row(entry: Entry, owner_id: int) -> tuple[object, ...]:
         *entry.frame,
         *(entry.row or ()),
         *entry.head,
-    )
-
-
-def _changed_row(entry: Entry, owner_id: int) -> tuple[object, ...]:
-    writer = entry.writer
-    return (
-        *(writer.key, writer.token, entry.first_seq),
-        *(None if entry.is_release else owner_id, entry.marks),
-        *(entry.row or ()),
     )
 
 

@@ -122,7 +122,9 @@ def commit_writes(
         if writer.token < 0:
             _take_again(db, writer, owner_id)
         elif writer.key and writer.epoch != takeovers:
-            _check_lease(db, writer, owner_id)
+            holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
+            if holder != (owner_id, writer.token):
+                writer.error = lease_lost(writer.run_id)
             writer.epoch = takeovers
         if writer.error is None and write.error is None:
             if write.row is not None or write.is_release or not writer.key:
@@ -185,12 +187,6 @@ def _settle_inbox(db: sqlite3.Connection, write: Write) -> None:
         db.execute("INSERT OR IGNORE INTO inbox(run, number, kind) VALUES(?,?,'')", (key, write.copied))
 
 
-def _check_lease(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:
-    holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
-    if holder != (owner_id, writer.token):
-        writer.error = lease_lost(writer.run_id)
-
-
 def _take_again(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:
     """Take the lease of a run that nobody has changed since this process released it; see `RunWriter.renewal`."""
     values = (owner_id, writer.key, -writer.token, writer.driven.newest)
@@ -223,20 +219,6 @@ def _execute(db: sqlite3.Connection, statements: dict[int, str], values: list[ob
         while len(values) - start >= width * size:
             db.execute(statement, values[start : start + width * size])
             start += width * size
-
-
-def newest_message(db: sqlite3.Connection) -> int:
-    """Return the row of the newest message of any run."""
-    return int(db.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()[0])
-
-
-def messages_after(db: sqlite3.Connection, row: int) -> list[tuple[int, str, int, str]]:
-    """Return the messages of all runs after a row: their rows, the runs' ids, their numbers and tags."""
-    return db.execute(
-        "SELECT inbox.id, run_id, number, kind FROM inbox JOIN runs ON runs.id = inbox.run "
-        "WHERE inbox.id > ? ORDER BY inbox.id",
-        (row,),
-    ).fetchall()
 
 
 def query_in(db: sqlite3.Connection) -> Query:
@@ -301,7 +283,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._file = FileState()
         self._file.samples = Samples() if learns else None
         try:
-            self._mail_version, self._mail_id = -1, newest_message(db)
+            self._mail_version = -1
+            self._mail_id = int(db.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()[0])
         except ERRORS as error:
             db.close()
             raise explain(error, path) from error
@@ -437,7 +420,11 @@ class FileCommitter(Committer[sqlite3.Connection]):
         db = self._db
         if (version := db.execute("PRAGMA data_version").fetchone()[0]) == self._mail_version:
             return
-        rows = messages_after(db, self._mail_id)
+        rows = db.execute(
+            "SELECT inbox.id, run_id, number, kind FROM inbox JOIN runs ON runs.id = inbox.run "
+            "WHERE inbox.id > ? ORDER BY inbox.id",
+            (self._mail_id,),
+        ).fetchall()
         self._mail_version = version
         if rows:
             self._mail_id = rows[-1][0]

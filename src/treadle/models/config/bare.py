@@ -29,6 +29,7 @@ from treadle.models.wire.provider import Preset, Price, Quirks
 
 NEEDS_KEYS = ContextVar("NEEDS_KEYS", default=True)
 """False where models are made that are not asked, so that an API key may be missing."""
+_KEY_HEADERS = frozenset(("authorization", "x-api-key", "api-key", "x-goog-api-key"))
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
@@ -296,7 +297,8 @@ def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, An
             f"{home} has no model {config.name!r}; did you mean {f'{stem}:{rest}'!r}? A model with this name on "
             f"another server needs its address: {BASE_URL}"
         )
-    if api_key is None and preset.needs_key and is_home and NEEDS_KEYS.get() and not _has_key(headers):
+    has_key = api_key is not None or not _KEY_HEADERS.isdisjoint(headers)
+    if preset.needs_key and is_home and NEEDS_KEYS.get() and not has_key:
         raise ConfigError(
             f"no API key for {config.name!r} at {home}: set the environment variable "
             f"{variable or preset.key_variable}, or store the key with `treadle models set-key {provider}`. If the "
@@ -326,7 +328,3 @@ def given_url(preset: Preset, base_url: str | None) -> str | None:
     """Return the base URL that the caller or the environment gives; `None` if neither does."""
     variable = preset.base_url_variable
     return base_url or (os.environ.get(variable) if variable else None) or None
-
-
-def _has_key(headers: Iterable[str]) -> bool:
-    return any(name in ("authorization", "x-api-key", "api-key", "x-goog-api-key") for name in headers)

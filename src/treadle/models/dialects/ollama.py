@@ -20,7 +20,7 @@ from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.endpoint import join_url, json_of
-from treadle.models.wire.fitting import ExactText, fields_of, fit_name, kept_in, object_of, rest_of
+from treadle.models.wire.fitting import exact_text, fields_of, fit_name, kept_in, object_of, rest_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -37,7 +37,7 @@ from treadle.models.wire.server import UnfinishedError
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
 _KNOWN = fields_of(KEY)
-_keep_arguments = ExactText("message", "tool_calls", "*", "function", "arguments")
+_keep_arguments = exact_text("message", "tool_calls", "*", "function", "arguments", mark=b"tool_calls")
 
 
 def as_chat(raw: Json, body: bytes) -> Json:
@@ -45,8 +45,7 @@ def as_chat(raw: Json, body: bytes) -> Json:
 
     The arguments of its calls are their exact text. What Treadle has no field for is under `KEY`.
     """
-    if b"tool_calls" in body:
-        _keep_arguments(raw, body)
+    _keep_arguments(raw, body)
     try:
         message: dict[str, Json] = {}
         for name, value in raw["message"].items():

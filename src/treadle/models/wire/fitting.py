@@ -61,29 +61,30 @@ def text_of(arguments: msgspec.Raw) -> str:
     return "" if encoded in (b"", b"null") else encoded.decode()
 
 
-class ExactText:
-    """A function that puts the exact text of what stands at a path into a value, given the body that the value was
-    decoded from.
+def exact_text(
+    *path: str, mark: bytes, applies: Callable[[dict[str, Json]], bool] = lambda _: True
+) -> Callable[[Json, bytes], Json]:
+    """Return a function that puts the exact text of what stands at a path into a value, given the body that the
+    value was decoded from, and returns the value.
 
     `*` in a path stands for each element of a list. A value in which the path makes no sense is left as it is.
+    Without `mark`, a body has nothing there. `applies` says whether the path is for the object that holds its end.
     """
+    # The decoder skips everything else, and finds only where the text begins and ends.
+    kind: Any = msgspec.defstruct("Exact", [(path[-1], msgspec.Raw, msgspec.Raw())])
+    for name in reversed(path[:-1]):
+        kind = list[kind] if name == "*" else msgspec.defstruct("Exact", [(name, kind | None, None)])
+    decode, keep = msgspec.json.Decoder(kind).decode, _keeper(path, applies)
 
-    def __init__(self, *path: str, applies: Callable[[dict[str, Json]], bool] = lambda _: True) -> None:
-        """Make a function for a path. `applies` says whether it is for the object that holds the path's end."""
-        # The decoder skips everything else, and finds only where the text begins and ends.
-        kind: Any = msgspec.defstruct("Exact", [(path[-1], msgspec.Raw, msgspec.Raw())])
-        for name in reversed(path[:-1]):
-            kind = list[kind] if name == "*" else msgspec.defstruct("Exact", [(name, kind | None, None)])
-        self._decode = msgspec.json.Decoder(kind).decode
-        self._keep = _keeper(path, applies)
-
-    def __call__(self, value: Json, body: bytes) -> Json:
-        """Return `value`, which was decoded from `body`, with the exact text."""
-        try:
-            self._keep(value, self._decode(body))
-        except (TypeError, LookupError, AttributeError, ValueError, msgspec.DecodeError):
-            return value  # Reading it will tell.
+    def put(value: Json, body: bytes) -> Json:
+        if mark in body:
+            try:
+                keep(value, decode(body))
+            except (TypeError, LookupError, AttributeError, ValueError, msgspec.DecodeError):
+                return value  # Reading it will tell.
         return value
+
+    return put
 
 
 def _keeper(path: tuple[str, ...], applies: Callable[[dict[str, Json]], bool]) -> Callable[[Json, Any], None]:

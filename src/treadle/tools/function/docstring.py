@@ -28,7 +28,9 @@ def parse_docstring(text: str | None) -> Docstring:
     lines = inspect.cleandoc(text or "").split("\n")
     summary = []
     for index, line in enumerate(lines):
-        if not line.strip() or _begins_section(lines, index) or _SPHINX_FIELD.match(line):
+        google = _GOOGLE_SECTION.match(line)
+        is_section = google is not None and google[1].lower() in _SECTIONS
+        if not line.strip() or is_section or _is_underlined(lines, index) or _SPHINX_FIELD.match(line):
             break
         summary.append(line.strip())
     parameters: dict[str, str] = {}
@@ -37,11 +39,6 @@ def parse_docstring(text: str | None) -> Docstring:
             if description:
                 parameters.setdefault(name.lstrip("*"), description)
     return Docstring(" ".join(summary), parameters)
-
-
-def _begins_section(lines: list[str], index: int) -> bool:
-    google = _GOOGLE_SECTION.match(lines[index])
-    return bool(google and google[1].lower() in _SECTIONS) or _is_underlined(lines, index)
 
 
 def _is_underlined(lines: list[str], index: int) -> bool:

@@ -27,7 +27,7 @@ from treadle.core.types import (
 from treadle.models.wire.body_reader import StreamCollector, mend
 from treadle.models.wire.fitting import (
     INVALID_KEY,
-    ExactText,
+    exact_text,
     fields_of,
     rest_of,
     text_of,
@@ -48,14 +48,9 @@ _SERVER_USES = frozenset(("server_tool_use", "mcp_tool_use"))
 _encode = msgspec.json.Encoder().encode
 
 
-_keep_inputs = ExactText("content", "*", "input", applies=lambda block: block["type"] == "tool_use")
-
-
-def keep_inputs(raw: Json, body: bytes) -> Json:
-    """Return `raw`, decoded from `body`, with the inputs of its calls as their exact text."""
-    if b"tool_use" not in body:
-        return raw
-    return _keep_inputs(raw, body)
+keep_inputs = exact_text(
+    "content", "*", "input", mark=b"tool_use", applies=lambda block: block["type"] == "tool_use"
+)
 
 
 def read_completion(raw: Json) -> Completion:

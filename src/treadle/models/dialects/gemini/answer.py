@@ -23,7 +23,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector, is_blank, mend
-from treadle.models.wire.fitting import ExactText, fields_of, rest_of, text_of_value
+from treadle.models.wire.fitting import exact_text, fields_of, rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.provider import TokenCounts, read_usage
 from treadle.models.wire.server import BadCallError, Server, UnfinishedError, reason_of, reasons_of
@@ -37,12 +37,9 @@ _SAID = frozenset(("STOP", "MAX_TOKENS", None))
 _encode = msgspec.json.Encoder().encode
 
 
-def keep_arguments(raw: Json, body: bytes) -> Json:
-    """Return `raw`, decoded from `body`, with the arguments of its calls as their exact text."""
-    return _keep_arguments(raw, body) if b"functionCall" in body else raw
-
-
-_keep_arguments = ExactText("candidates", "*", "content", "parts", "*", "functionCall", "args")
+keep_arguments = exact_text(
+    "candidates", "*", "content", "parts", "*", "functionCall", "args", mark=b"functionCall"
+)
 _BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 """The finish reasons of answers that the server discarded because of a call in them."""
 

@@ -144,7 +144,9 @@ class OpenAIChatModel(HttpModel):
         if tools:
             fields["tools"] = [encode_tool(tool, **self._strict) for tool in tools]
         if request.output_schema is not None:
-            fields["response_format"] = _encode_schema(request.output_schema)
+            schema = request.output_schema
+            named = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
+            fields["response_format"] = {"type": "json_schema", "json_schema": named}
         return _encode(fields)[:-1] + b',"messages":['
 
     def _read(self, raw: Json) -> Completion:
@@ -259,8 +261,3 @@ def _of_this_server(opaque: dict[str, Json], known: tuple[str, ...] | None) -> d
     if known is not None:
         return {key: value for key, value in opaque.items() if key in known}
     return {key: value for key, value in opaque.items() if key not in _FOREIGN_KEYS}
-
-
-def _encode_schema(schema: dict[str, Json]) -> Json:
-    named = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
-    return {"type": "json_schema", "json_schema": named}

@@ -22,6 +22,7 @@ from treadle.models.wire.server import Server
 from treadle.models.wire.token_records import ID_MARK, cut_logprobs, encode_ids, find_prompt
 
 _HEAD = ("request_id", "id", "model", "usage")
+_NEWEST = ("prompt_token_ids", "weight_versions", "routed_experts")
 _LOGPROBS = ("token_logprobs", "content")
 """The lists of log probabilities of the two endpoints."""
 
@@ -81,9 +82,7 @@ class VllmCollector(TokenCollector):
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
-        self._spans: Json = None
-        self._prompt: Json = None
-        self._experts: Json = None
+        self._choice: dict[str, Json] = {}
         self._mask: list[Json] = []
         self._logprobs: dict[str, list[Json]] = {}
 
@@ -96,21 +95,17 @@ class VllmCollector(TokenCollector):
                 if name in _LOGPROBS and new is not None:
                     self._logprobs.setdefault(name, []).extend(new)
             self._take_ids(choice.get("token_ids") or [])
-            self._prompt = choice.get("prompt_token_ids") or self._prompt
-            self._spans = choice.get("weight_versions") or self._spans
             self._mask += choice.get("sampling_mask") or []
-            self._experts = choice.get("routed_experts") or self._experts
+            self._choice |= {name: choice[name] for name in _NEWEST if choice.get(name)}
             self._finish = choice.get("finish_reason") or self._finish
 
     def raw(self) -> Json:
         choice = {
+            **self._choice,
             "token_ids": self.token_ids,
             "logprobs": self._logprobs,
             "finish_reason": self._finish,
-            "weight_versions": self._spans,
-            "routed_experts": self._experts,
             "sampling_mask": self._mask or None,
-            "prompt_token_ids": self._prompt,
         }
         return {**self._head, "choices": [choice]}
 
