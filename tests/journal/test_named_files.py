@@ -18,7 +18,7 @@ from treadle.journal.named_files import read_named, suggest_path
         ("zzz", "; give another"),
         (".hiden", "; give another"),
         ("runs.db", "; give another"),
-        ("runs.db/x", "; there is no folder '{}/runs.db'"),
+        ("runs.db/x", "; '{}/runs.db' is not a folder"),
     ],
 )
 def test_the_nearest_path_is_named(tmp_path: Path, name: str, end: str) -> None:

@@ -13,12 +13,14 @@ _MAX_NAMES = 2000
 
 def suggest_path(path: str | os.PathLike[str], otherwise: str = "") -> str:
     """Return the end of an error message about a path that may not exist: the nearest names in its folder, or the
-    folder that does not exist either. If the path exists, or no name is near, `otherwise` ends it."""
+    folder that does not exist either, or is a file. If the path exists, or no name is near, `otherwise` ends it."""
     place = Path(os.path.expanduser(path))
     folder = place.parent
     if os.path.lexists(place):
         return otherwise and f"; {otherwise}"
     if not folder.is_dir():
+        if os.path.lexists(folder):
+            return f"; {str(folder)!r} is not a folder"
         return f"; there is no folder {str(folder)!r}{suggest_path(folder, otherwise)}"
     try:
         names = [item.name for item in islice(folder.iterdir(), _MAX_NAMES) if item.name[0] != "."]
