@@ -90,12 +90,19 @@ async def find_engine(get: Get) -> EngineInfo | None:
         if isinstance(models, list)
         else set()
     )
-    if "vllm" in owners:
-        return EngineInfo("vllm", _text(await get("/version"), "version"))
-    if "sglang" not in owners:
+    if not owners & {"vllm", "sglang"}:
         return None
-    info = await get("/server_info") or await get("/get_server_info")
-    return EngineInfo("sglang", _text(info, "version"), _text(info, "weight_version"))
+    info: Json = None
+    for path in ("/version",) if "vllm" in owners else ("/server_info", "/get_server_info"):
+        try:
+            info = info or await get(path)
+        except TransportError as error:
+            # A server that lists its models has started, so a gateway does not pass this path on.
+            if error.status is None:
+                raise
+    return EngineInfo(
+        "vllm" if "vllm" in owners else "sglang", _text(info, "version"), _text(info, "weight_version")
+    )
 
 
 def _text(raw: Json, name: str) -> str | None:
@@ -206,7 +213,10 @@ class HttpEndpoint:
         """Return the answer at `url`. Raises: `TransportError`, also if the server is starting or gone."""
         answer = await self._transport.get(url, self._headers)
         if answer.status in _ABSENT:
-            said = f"{self.server.origin} answered {answer.status}: is the model's server still starting?"
+            said = (
+                f"{self.server.origin} answered {answer.status} at {urlsplit(url).path}: is the model's server "
+                "still starting, or does a gateway not pass this path on?"
+            )
             raise TransportError(said, status=answer.status)
         return answer
 
