@@ -163,18 +163,31 @@ def _extends(name: str, other: str) -> bool:
     return len(other) > 2 and name.startswith(other)
 
 
+def _leave_equal(one: str, other: str) -> tuple[str, str]:
+    """Return two names without the beginning that they share."""
+    at = next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+    return one[at:], other[at:]
+
+
 def count_changes(one: str, other: str, most: int) -> int:
     """Return how many letters have to be added, removed, replaced or exchanged with their neighbour; any number
     above `most` if they are more."""
+    # What is equal at both ends needs no change.
+    one, other = _leave_equal(one, other)
+    one, other = _leave_equal(one[::-1], other[::-1])
     before: list[int] = []
     row = list(range(len(other) + 1))
     for at, letter in enumerate(one, 1):
-        before, last, row = row, before, [at]
-        for to, wanted in enumerate(other, 1):
-            cost = min(before[to] + 1, row[-1] + 1, before[to - 1] + (letter != wanted))
+        before, last, row = row, before, [at] + [most + 1] * len(other)
+        # A place further from the diagonal needs more changes than `most`.
+        for to in range(max(1, at - most), min(len(other), at + most) + 1):
+            wanted = other[to - 1]
+            cost = min(before[to] + 1, row[to - 1] + 1, before[to - 1] + (letter != wanted))
             if at > 1 and to > 1 and letter == other[to - 2] and one[at - 2] == wanted:
                 cost = min(cost, last[to - 2] + 1)
-            row.append(cost)
+            row[to] = cost
         if min(row) > most and min(before) > most:
             return most + 1
     return row[-1]

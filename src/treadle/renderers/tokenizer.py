@@ -197,6 +197,7 @@ def hash_vocabulary(tokenizer: Tokenizer) -> str:
 
 
 _EXTRA = "train"
+_HUB_SECONDS = 10
 _MAX_IDS = 2**32
 """The package tokenizers has ids of 32 bits."""
 
@@ -238,6 +239,22 @@ class FileTokenizer:
     @classmethod
     def from_hub(cls, model: str) -> Self:
         """Return the tokenizer of a model of the Hugging Face Hub. Raises: `ConfigError` if it cannot be loaded."""
+        hub, session = (
+            require("huggingface_hub", _EXTRA),
+            require("huggingface_hub.utils", _EXTRA).get_session(),
+        )
+        try:
+            # A download tries again for half a minute if there is no network.
+            session.head(hub.hf_hub_url(model, "tokenizer.json"), timeout=_HUB_SECONDS)
+        except Exception as error:
+            kept = hub.try_to_load_from_cache(model, "tokenizer.json")
+            if isinstance(kept, str):
+                return cls.from_file(Path(kept))
+            raise ConfigError(
+                f"the tokenizer of {model!r} is not on this machine, and the Hugging Face Hub cannot be reached "
+                f"({error}); connect to the network, or give the folder of its tokenizer.json, as "
+                "family:NAME@FOLDER"
+            ) from None
         try:
             found = require("tokenizers", _EXTRA).Tokenizer.from_pretrained(model)
         except ConfigError:
