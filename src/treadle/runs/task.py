@@ -20,7 +20,7 @@ from treadle.core.registry import NamedFields, Registry, did_you_mean
 from treadle.core.types import Message
 from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import refuse_async
-from treadle.tools.user_code import place_of
+from treadle.tools.user_code import hide_secrets, place_of
 
 T = TypeVar("T")
 _MAX_IDS = 1000
@@ -241,7 +241,8 @@ def task_set(name: str) -> TaskSet:
     except (ConfigError, ExportError):
         raise
     except Exception as error:
-        raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}{place_of(error)}") from error
+        said = f"{hide_secrets(repr(error))}{place_of(error)}"
+        raise ConfigError(f"the task set {name!r} cannot be loaded: {said}") from error
     if isinstance(made, Sequence) and not isinstance(made, str):
         return _ListedSet(name, made)
     if not callable(getattr(made, "get", None)) or not hasattr(made, "__iter__") or isinstance(made, Mapping):
