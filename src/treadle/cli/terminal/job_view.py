@@ -200,8 +200,8 @@ class JobBoard(Drawing, JobView):
             (" ",) if self._early is None else (_HINT.format(progress.WORDS.item), _SHORT_HINT)
         )
         if self._is_stopping:
-            told = progress.stopping()
-            texts = (told, told.replace(progress.lasts, ""), progress.stopping(is_short=True))
+            said = progress.stopping()
+            texts = (said, said.replace(progress.lasts, ""), progress.stopping(is_short=True))
         text = next((text for text in texts if len(text) <= width), texts[-1])
         # On a small terminal the counts make room for what Ctrl-C does.
         del lines[max(1, height - 2) :]
