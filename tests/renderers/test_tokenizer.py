@@ -142,7 +142,7 @@ def test_a_tokenizer_of_the_hub_without_a_network(tmp_path):
         (hub / "refs").mkdir()
         (hub / "refs" / "main").write_text("a1")
         kept = subprocess.run([sys.executable, "-c", program], **given)
-    assert "is not on this machine, and the Hugging Face Hub cannot be reached (" in failed.stderr
+    assert "is not on this machine, and cannot be loaded from the Hugging Face Hub (" in failed.stderr
     assert "as family:NAME@FOLDER" in failed.stderr
     assert "Retry" not in failed.stderr
     assert kept.returncode == 0, kept.stderr

@@ -7,6 +7,7 @@ says which messages were taken in, and each is taken in once. A message that has
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TypeAlias
 
 import msgspec
@@ -131,12 +132,9 @@ _decode = msgspec.json.Decoder(InboxMessage).decode
 
 def encode_message(message: InboxMessage) -> bytes:
     """Return a message as JSON. Raises: `ConfigError` if it is nested too deeply to be read again."""
-    try:
-        raw = _encode(message)
-        if not is_deep(raw, around=_AROUND):
+    with suppress(RecursionError):
+        if not is_deep(raw := _encode(message), around=_AROUND):
             return raw
-    except RecursionError:
-        pass
     raise ConfigError(f"the message has data that is nested more than {MAX_DEPTH} levels deep")
 
 

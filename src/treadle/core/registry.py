@@ -163,20 +163,9 @@ def _extends(name: str, other: str) -> bool:
     return len(other) > 2 and name.startswith(other)
 
 
-def _leave_equal(one: str, other: str) -> tuple[str, str]:
-    """Return two names without the beginning that they share."""
-    at = next(
-        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
-    return one[at:], other[at:]
-
-
 def count_changes(one: str, other: str, most: int) -> int:
     """Return how many letters have to be added, removed, replaced or exchanged with their neighbour; any number
     above `most` if they are more."""
-    # What is equal at both ends needs no change.
-    one, other = _leave_equal(one, other)
-    one, other = _leave_equal(one[::-1], other[::-1])
     before: list[int] = []
     row = list(range(len(other) + 1))
     for at, letter in enumerate(one, 1):

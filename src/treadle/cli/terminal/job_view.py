@@ -196,12 +196,10 @@ class JobBoard(Drawing, JobView):
         if self._failure is not None and self._failure[1] == progress.kept:
             lines.append(Text(f"  {shorten(clean(self._failure[0]), width - 2)}", style="yellow"))
         # Before the first notice, the signals are not handled yet.
-        texts: tuple[str, ...] = (
-            (" ",) if self._early is None else (_HINT.format(progress.WORDS.item), _SHORT_HINT)
-        )
+        texts = [" "] if self._early is None else [_HINT.format(progress.WORDS.item), _SHORT_HINT]
         if self._is_stopping:
             said = progress.stopping()
-            texts = (said, said.replace(progress.lasts, ""), progress.stopping(is_short=True))
+            texts = [said, said.replace(progress.lasts, ""), progress.stopping(is_short=True)]
         text = next((text for text in texts if len(text) <= width), texts[-1])
         # On a small terminal the counts make room for what Ctrl-C does.
         del lines[max(1, height - 2) :]

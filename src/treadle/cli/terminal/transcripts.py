@@ -205,7 +205,8 @@ class _RunPrinter(EventPrinter):
             self.print_message(message)
 
     def print_event(self, body: e.DurableBody) -> None:
-        if not isinstance(body, e.InferenceFailed | e.TurnCompleted | e.RunFinished):
+        ends = isinstance(body, e.TurnCompleted | e.RunFinished) and body.error == self._failure
+        if not isinstance(body, e.InferenceFailed) and not ends:
             self._print_failures()
         self._print_event(body)
         super().print_event(body)
@@ -234,8 +235,7 @@ class _RunPrinter(EventPrinter):
                 self.say(told, "yellow")
             else:
                 # The last attempt's error also says that there was none after it.
-                is_same = self._failures > 0 and body.error.startswith(self._failure)
-                if not is_same:
+                if not body.error.startswith(self._failure):
                     self._print_failures()
                 self._failure, self._failures = body.error, self._failures + 1
         elif isinstance(body, e.ToolStarted) and body.attempt > 1 and body.parent_call_id is None:
@@ -268,12 +268,10 @@ class _RunPrinter(EventPrinter):
         elif isinstance(body, e.TurnCompleted):
             if self._is_session and body.stop_reason is not StopReason.COMPLETED:
                 self._told = body.error
-                told = (
-                    f" ({self._count(body.error)}{format_error(body.error, body.fault)})"
-                    if body.error
-                    else ""
+                told = self._count(body.error) + format_error(body.error or "", body.fault)
+                self.say(
+                    f"-- the turn ended: {body.stop_reason}{(body.error and f' ({told})') or ''}", "magenta"
                 )
-                self.say(f"-- the turn ended: {body.stop_reason}{told}", "magenta")
         elif isinstance(body, e.Noted):
             if body.remark:
                 self.say(f"-- remark: {clean(body.remark)}", "magenta")

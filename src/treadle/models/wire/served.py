@@ -92,51 +92,42 @@ class ServedRequest(Struct, kw_only=True):
         extra: dict[str, Any] = {
             name: it for name, it in self.extra.items() if not (is_agent and name == self.form_field)
         }
-        effort = self.effort
         if dialect not in (self.dialect, None):
             for name in extra:
                 if name not in _HARMLESS and name not in (self.form_field, _EFFORT):
-                    raise ConfigError(
-                        f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
-                    )
+                    raise self._refuse(name, dialect)
             extra = {}
             if self.form is not None and not is_agent:
                 demanded = _demand(str(dialect), self.form)
                 if demanded is None:
-                    raise ConfigError(
-                        f"this {self.form_field} cannot be sent to {self.model!r}, whose server speaks {dialect}: "
-                        "leave it out"
-                    )
+                    raise self._refuse(f"this {self.form_field}", dialect)
                 extra = demanded
         # Without the form of an agent, the effort that stood beside it is said again.
-        if effort is not None and (
-            dialect not in (self.dialect, None) or not extra.keys() & {_EFFORT, _CONFIG}
-        ):
+        is_missing = dialect not in (self.dialect, None) or not extra.keys() & {_EFFORT, _CONFIG}
+        if is_missing and (effort := self.effort) is not None:
             asked = _ask_effort(dialect or self.dialect, str(effort))
             if asked is None:
-                raise ConfigError(
-                    f"the effort {effort!r:.100} cannot be sent to {self.model!r}, whose server speaks {dialect}: "
-                    "leave it out"
-                )
-            extra |= {
-                name: {**extra.get(name, {}), **it} if name == _CONFIG else it for name, it in asked.items()
-            }
+                raise self._refuse(f"the effort {effort!r:.100}", dialect)
+            if _CONFIG in asked:
+                asked[_CONFIG] |= extra.get(_CONFIG, {})
+            extra |= asked
         if (self.tools or is_agent) and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
-                name = "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice"
-                raise ConfigError(
-                    f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+                raise self._refuse(
+                    "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice", dialect
                 )
             extra |= fields
         settings = {**self.settings, **({"extra": extra} if extra else {})}
-        if (
-            dialect == "openai_chat"
-            and self.tools
-            and all([tool.get("strict") is True for tool in self.tools])
-        ):
+        are_strict = self.tools and all([tool.get("strict") is True for tool in self.tools])
+        if dialect == "openai_chat" and are_strict:
             settings["strict_tools"] = True
         return settings
+
+    def _refuse(self, what: str, dialect: str | None) -> ConfigError:
+        return ConfigError(
+            f"{what} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+        )
 
 
 def _ask_effort(dialect: str, level: str) -> dict[str, Any] | None:
