@@ -7,7 +7,6 @@ says which messages were taken in, and each is taken in once. A message that has
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import TypeAlias
 
 import msgspec
@@ -132,10 +131,13 @@ _decode = msgspec.json.Decoder(InboxMessage).decode
 
 def encode_message(message: InboxMessage) -> bytes:
     """Return a message as JSON. Raises: `ConfigError` if it is nested too deeply to be read again."""
-    with suppress(RecursionError):
-        if not is_deep(raw := _encode(message), around=_AROUND):
-            return raw
-    raise ConfigError(f"the message has data that is nested more than {MAX_DEPTH} levels deep")
+    try:
+        raw = _encode(message)
+    except RecursionError:
+        raw = b""
+    if not raw or is_deep(raw, around=_AROUND):
+        raise ConfigError(f"the message has data that is nested more than {MAX_DEPTH} levels deep")
+    return raw
 
 
 def decode_message(number: int, raw: bytes) -> Posted:
