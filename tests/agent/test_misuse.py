@@ -47,6 +47,13 @@ class Tools:
         return [look]
 
 
+def deep(levels: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"a": 1}
+    for _ in range(levels - 1):
+        found = {"a": found}
+    return found
+
+
 def make(**options: Any) -> Agent[Any]:
     return Agent(ScriptedModel(["ok"] * 3), **{"journal": MemoryJournal(), **options})
 
@@ -152,6 +159,8 @@ MISUSES: list[tuple[Callable[[], object], str]] = [
     (lambda: make().run_sync("go", attach=[b"x"]), "attach has b'x'; give paths"),
     (lambda: make().run_sync("go", metadata=[1]), r"metadata is \[1\]"),
     (lambda: make().run_sync("go", metadata={"a": object()}), "give a dict of JSON values"),
+    (lambda: make().run_sync("go", metadata=deep(101)), "metadata is nested more than 100 levels deep"),
+    (lambda: make().run_sync("go", metadata=deep(5_000)), "metadata is nested more than 100 levels deep"),
     (lambda: make().session(3), "the run's id is 3"),
     (lambda: make().session(expects_new="no"), "expects_new is 'no'; give True or False"),
     (lambda: make().run_many(["a"], metadata=3), "metadata is 3; give a dict"),

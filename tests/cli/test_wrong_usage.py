@@ -21,6 +21,8 @@ schema                                     | missing argument 'what'. choose fro
 schema persnoa                             | 'persnoa' is not one of 'config', 'generate'       | 2
 models schema                              | was removed; write: treadle schema config          | 2
 persona schema -x                          | was removed; write: treadle schema persona         | 2
+generate --topic x                         | no such option: --topic; did you mean --set topics.  | 2
+generate --zzz x                           | no such option: --zzz; keys of the configuration ar | 2
 generate --schema                          | no such option: --schema; write: treadle schema gen | 2
 rollout --schema                           | no such option: --schema; write: treadle schema rol | 2
 completion bsh                             | 'bsh' is not one of 'bash', 'zsh'                  | 2
@@ -193,6 +195,7 @@ eval lst.json                              | no such file or directory; did you 
 eval -m mock:echo --rows lst.json          | did you mean 'list.json'                           | 2
 eval -m mock:echo --task conversations:lst.json | did you mean 'list.json'                      | 2
 persona show lst.json                      | no such file or directory; did you mean 'list.json' | 2
+skills list foldr                          | got unexpected extra argument (foldr)              | 2
 skills list --skills foldr                 | with skills; did you mean 'folder'                 | 2
 import bad.jsnl                            | did you mean 'bad.json                             | 2
 run hi $M --mount foldr                    | did you mean 'folder'                              | 2

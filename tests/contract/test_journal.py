@@ -28,7 +28,7 @@ from treadle import (
 )
 from treadle.agent.overview import search_sessions
 from treadle.core import events as e
-from treadle.core.errors import LeaseLostError
+from treadle.core.errors import ConfigError, LeaseLostError
 from treadle.core.inbox import (
     Cancel,
     DecideCall,
@@ -39,10 +39,21 @@ from treadle.core.inbox import (
     Note,
     Steer,
     Withdraw,
+    decode_message,
 )
 from treadle.core.lineage import Caller, Parent, TaskRef
 from treadle.core.texts.patches import Version, store_next
-from treadle.core.types import Artifact, Completion, FileDelta, FinishReason, Message, Role, StopReason, Usage
+from treadle.core.types import (
+    Artifact,
+    Completion,
+    FileDelta,
+    FinishReason,
+    Message,
+    Role,
+    StopReason,
+    ToolCall,
+    Usage,
+)
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal, RunWriter
@@ -1012,6 +1023,25 @@ async def test_every_kind_of_message_is_read_as_it_was_sent(journal: Journal) ->
     assert [item.message for item in journal.inbox("r")] == sent
     assert [item.number for item in journal.inbox("r")] == list(range(1, len(sent) + 1))
     assert journal.read_blob(hashlib.sha256(b"x").hexdigest()) == b"x"
+
+
+async def test_a_message_may_be_nested_as_deep_as_other_json(journal: Journal) -> None:
+    """A deeper one could be read or not, as the stack of its reader allows."""
+
+    def say(levels: int) -> Steer:
+        deep: dict[str, Any] = {"a": 1}
+        for _ in range(levels - 1):
+            deep = {"a": deep}
+        call = ToolCall("1", "f", "{}", opaque=deep)
+        return Steer(Message(Role.USER, "x", (call,), opaque=deep))
+
+    await write(journal, "r", STARTED)
+    journal.post("r", say(100))
+    assert [item.message for item in journal.inbox("r")] == [say(100)]
+    for levels in (102, 900):
+        with pytest.raises(ConfigError, match="nested more than 100 levels deep"):
+            journal.post("r", say(levels))
+    assert "nested more than" in str(decode_message(1, b'{"type":"note","labels":' + b"[" * 105).fault)
 
 
 async def test_a_message_to_no_run_is_refused(journal: Journal) -> None:

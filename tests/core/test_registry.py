@@ -1,5 +1,6 @@
 """Registries: built-in names come from a table, others from entry points."""
 
+import functools
 import importlib
 import json
 import py_compile
@@ -8,9 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from treadle import Grade, Price, RunFilter, ToolOutput
 from treadle.core.errors import ConfigError
-from treadle.core.registry import Registry, find_near
+from treadle.core.registry import Registry, count_changes, find_near
+from treadle.runs.task import SimpleTask
+from treadle.scoring.protocol import Score
 
 TABLE = {"json": "json:dumps", "text": "textwrap:dedent"}
 
@@ -119,3 +125,41 @@ def test_names_are_found_where_only_compiled_files_are_shipped(
 def test_the_names_that_somebody_may_have_meant(name: str, near: list[str]) -> None:
     assert find_near(name, ("read_file", "write_file", "python_run")) == near
     assert find_near(name, ()) == []
+
+
+@given(st.text("ab", max_size=8), st.text("ab", max_size=8), st.integers(1, 4))
+def test_changes_are_counted_up_to_the_most_that_are_asked_for(one: str, other: str, most: int) -> None:
+    """Only the places near the diagonal are looked at, because there may be thousands of long names."""
+
+    @functools.cache
+    def count(to: int, other_to: int) -> int:
+        if not to or not other_to:
+            return to + other_to
+        is_same = one[to - 1] == other[other_to - 1]
+        found = [
+            count(to - 1, other_to) + 1,
+            count(to, other_to - 1) + 1,
+            count(to - 1, other_to - 1) + (not is_same),
+        ]
+        if to > 1 < other_to and one[to - 2 : to] == other[other_to - 2 : other_to][::-1]:
+            found.append(count(to - 2, other_to - 2) + 1)
+        return min(found)
+
+    assert min(count_changes(one, other, most), most + 1) == min(count(len(one), len(other)), most + 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "near"),
+    [
+        (SimpleTask, "id", "task_id"),
+        (Grade, "rewrad", "reward"),
+        (Score, "details", "detail"),
+        (RunFilter, "run_id", "run_ids"),
+        (Price, "input", "input_usd"),
+        (ToolOutput, "contents", "content"),
+    ],
+)
+def test_a_field_that_does_not_exist_is_told_with_the_nearest(make: type, name: str, near: str) -> None:
+    """These are made by people, in their own files."""
+    with pytest.raises(ConfigError, match=f"{make.__name__} has no option '{name}'; did you mean '{near}"):
+        make(**{name: 1})

@@ -218,3 +218,43 @@ def test_a_long_rejection_is_cut_with_a_mark() -> None:
     for length, end in ((120, "x"), (121, "…")):
         (told,) = JobProgress(rejected=1, rejection="x" * length).faults()
         assert (told[-1], len(told.partition("such as: ")[2])) == (end, 120)
+
+
+class Beside(Trial):
+    """One item beside the plan, which is due at once."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda number, attempt: ItemStatus.KEPT)
+        self.is_begun = False
+        self.is_over = asyncio.Event()
+
+    def is_due(self, *, is_last: bool) -> bool:
+        return not self.is_begun
+
+    def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
+        self.is_begun = True
+        return super().make_item(number, counts)
+
+    def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
+        self.is_over.set()
+
+
+async def test_nobody_waits_for_a_slot_while_an_item_beside_the_plan_begins(tmp_path: Path) -> None:
+    """A wait that went on would take a slot for nothing, or act when the job is over."""
+    made, beside = TrialJob(tmp_path, Trial(lambda number, attempt: ItemStatus.KEPT), wanted=2), Beside()
+    waiting: list[str] = []
+
+    async def until_free() -> None:
+        waiting.append("one")
+        assert len(waiting) == 1
+        try:
+            await beside.is_over.wait()
+        finally:
+            waiting.pop()
+
+    try:
+        assert (await made.run(made.trial, made.settings, until_free, beside)).reason == "done"
+    finally:
+        made.ledger.close()
+    assert beside.is_begun
+    assert not waiting

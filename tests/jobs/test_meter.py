@@ -2,7 +2,9 @@
 
 import asyncio
 import pickle
+import re
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,11 @@ from treadle.core.errors import (
 )
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role
+from treadle.evals import EvaluationConfig, evaluate
 from treadle.export.groups import Group
 from treadle.jobs.ledger import Ledger
 from treadle.jobs.meter import JobMeter, LostUse, explain_limit, is_cut_off
+from treadle.jobs.progress import JobNotice, JobProgress, ServerFailed
 from treadle.jobs.sections import LimitSection
 from treadle.models import RetryModel, ScriptedModel
 from treadle.models.protocol import Watch
@@ -63,6 +67,43 @@ async def test_an_answer_that_was_lost_counts_for_the_limit_of_tokens(
             await meter.measure(model).infer(request, watch)
     assert (meter.find_limit() == "max_tokens") is is_billed
     assert meter.lost.tokens <= 3000 + 2 * 600
+
+
+def test_a_server_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
+    """Before, nothing was heard of it until all attempts of a run had failed."""
+    told: list[ServerFailed] = []
+
+    def listen(notice: JobNotice, progress: JobProgress) -> None:
+        if isinstance(notice, ServerFailed):
+            assert not progress.retried
+            told.append(notice)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        model = {
+            "model": "vllm:m",
+            "base_url": f"http://127.0.0.1:{taken.getsockname()[1]}",
+            "max_attempts": 2,
+        }
+        settings = {
+            "tasks": ["files:csv_sum-0001"],
+            "models": [model],
+            "path": tmp_path,
+            "retries": {"attempts": 1},
+        }
+        found = asyncio.run(evaluate(EvaluationConfig.model_validate(settings), listener=listen))
+    assert found.end.reason == "failures"
+    assert [(notice.model, notice.key()) for notice in told] == [("vllm:m", told[0].error)]
+    assert re.fullmatch(r"vllm:m is asked again in 0\.\d+ s: cannot connect to http://.*", told[0].line())
+
+
+def test_ctrl_c_says_how_long_runs_in_flight_take() -> None:
+    progress = JobProgress(in_flight=2, seconds=8)
+    assert "2 runs in flight will be finished (none has ended yet in 8.0 s); press" in progress.stopping()
+    progress.run_seconds = 12.3
+    assert (
+        "2 runs in flight will be finished (so far each took 12.3 s on average); press" in progress.stopping()
+    )
 
 
 async def test_a_limit_is_known_by_its_type() -> None:

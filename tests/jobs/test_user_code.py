@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from treadle.core.errors import UserCodeError
+from treadle.core.errors import ConfigError, UserCodeError
 from treadle.journal.registry import open_journal
 from treadle.rollout import Rollouts
 from treadle.runs.run import Run
-from treadle.tools.user_code import blame, place_of
+from treadle.tools.toolset_parts import load_file
+from treadle.tools.user_code import FirstFailures, blame, place_of
 
 CODE = '''
 import os
@@ -119,3 +120,20 @@ def raised(error: Exception) -> Exception:
 def test_what_may_pass_is_no_mistake(error: Exception) -> None:
     assert blame(raised(error), "the reward") is None
     assert place_of(raised(error)).startswith(f" ({__file__}, line ")
+
+
+def test_a_mistake_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The text of an exception may be a request with its key."""
+    key = "sk-planted-0123456789"
+    monkeypatch.setenv("SHOP_API_KEY", key)
+    error = ValueError(f"401 for Bearer {key}")
+    assert str(blame(error, "the reward")).startswith("the reward: ValueError: 401 for Bearer ***")
+    failures = FirstFailures()
+    try:
+        exec(compile(f"raise RuntimeError({key!r})", str(tmp_path / "mine.py"), "exec"))
+    except RuntimeError as raised:
+        found = [failures.blame_again("x", raised) for _ in range(3)]
+    assert "RuntimeError: ***" in str(found[-1])
+    (tmp_path / "broken.py").write_text(f"raise ValueError({key!r})\n")
+    with pytest.raises(ConfigError, match=r"broken.py': ValueError: \*\*\* \("):
+        load_file(tmp_path / "broken.py")

@@ -5,7 +5,16 @@ from urllib.parse import quote
 
 import pytest
 
-from treadle import Agent, Option, Question, RetryWithMessage, ScriptedModel, ToolContext, tool
+from treadle import (
+    Agent,
+    Option,
+    Policy,
+    Question,
+    RetryWithMessage,
+    ScriptedModel,
+    ToolContext,
+    tool,
+)
 from treadle.core import events as e
 from treadle.core.texts.masking import forms_of
 from treadle.journal.memory import MemoryJournal
@@ -184,3 +193,37 @@ async def test_no_question_gets_the_answer_to_one_about_another_secret(
     assert [result.content for result in run.results] == ["yes no"]
     assert [question.text for question in asked] == ["Delete ***?"] * 2
     assert (await agent.replay(run.run_id)).is_exact
+
+
+async def test_the_same_question_about_the_same_secret_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it asked again with the same options, and with other ones it is."""
+    for number, key in enumerate((KEY, KEY[::-1])):
+        monkeypatch.setenv(f"SHOP{number}_API_KEY", key)
+    first, second = f"use {KEY}", f"use {KEY[::-1]}"
+    questions = [
+        Question(f"Delete {KEY}?"),
+        Question(f"Delete {KEY[::-1]}?"),
+        Question(f"Delete {KEY}?"),
+        Question("Which one?", (first, second)),
+        Question("Which one?", (second, first)),
+        Question("Which one?", (first, second)),
+    ]
+    asked: list[Question] = []
+
+    def ask(question: Question) -> object:
+        asked.append(question)
+        return 1 if question.options else f"answer {len(asked)}"
+
+    @tool(effect="pure")
+    async def delete(context: ToolContext) -> str:
+        """Delete keys."""
+        said = [await context.ask(question) for question in questions]
+        assert [answer.is_repeated for answer in said] == [False, False, True, False, False, True]
+        assert [answer.text for answer in said[3:]] == [first, second, first]
+        return " ".join([answer.text for answer in said[:3]])
+
+    model = ScriptedModel([[call("delete")], "Done."])
+    policy = Policy(autonomy="cautious")
+    run = await Agent(model, tools=[delete], policy=policy, journal=MemoryJournal(), asker=ask).run("Go.")
+    assert [result.content for result in run.results] == ["answer 1 answer 2 answer 1"]
+    assert len(asked) == 4

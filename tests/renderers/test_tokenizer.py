@@ -1,7 +1,11 @@
 """The tokenizer that needs no other package, compared with the package `tokenizers`."""
 
 import json
+import os
 import random
+import socket
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -17,6 +21,7 @@ from treadle.renderers.tokenizer import (
     byte_tokenizer,
     hash_vocabulary,
 )
+from treadle.testbed.engines import export_tokenizer
 
 WORDS = r" ?[^ \n]+|\n+| +"
 TEXTS = st.text(st.sampled_from('rain in Oslo {"name": weather}\n<|im_end|>ü👋'), max_size=60) | st.text(
@@ -115,3 +120,29 @@ def test_half_a_character_is_replaced(pair):
     assert theirs.decode(theirs.encode("a\ud800b")) == "a\ufffdb"
     ids, offsets = theirs.encode_marked("a\ud800b")
     assert (theirs.decode(ids), offsets[-1][1]) == ("a\ufffdb", 3)
+
+
+def test_a_tokenizer_of_the_hub_without_a_network(tmp_path):
+    """The package tries again for half a minute, and its error does not say what to do."""
+    hub = tmp_path / "hub" / "models--Qwen--Qwen3-0.6B"
+    program = "import sys; from treadle.renderers.tokenizer import FileTokenizer\n"
+    program += "FileTokenizer.from_hub('Qwen/Qwen3-0.6B').encode('a')"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        place = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        env = {
+            **os.environ,
+            "HF_ENDPOINT": place,
+            "HF_HOME": str(tmp_path),
+            "HF_HUB_CACHE": str(tmp_path / "hub"),
+        }
+        given = {"env": env, "capture_output": True, "text": True, "timeout": 300}
+        failed = subprocess.run([sys.executable, "-c", program], **given)
+        export_tokenizer("m", hub / "snapshots" / "a1")
+        (hub / "refs").mkdir()
+        (hub / "refs" / "main").write_text("a1")
+        kept = subprocess.run([sys.executable, "-c", program], **given)
+    assert "is not on this machine, and cannot be loaded from the Hugging Face Hub (" in failed.stderr
+    assert "as family:NAME@FOLDER" in failed.stderr
+    assert "Retry" not in failed.stderr
+    assert kept.returncode == 0, kept.stderr

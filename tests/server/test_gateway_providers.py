@@ -371,6 +371,35 @@ async def test_the_form_of_an_answer_reaches_each_provider_or_is_refused_by_name
     assert not strict.refusals
 
 
+EFFORT: dict[str, Any] = {
+    "anthropic": lambda body: body["output_config"]["effort"],
+    "openai_responses": lambda body: body["reasoning"]["effort"],
+}
+
+
+@pytest.mark.sets(6)
+@pytest.mark.parametrize("has_form", [True, False])
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses", "vllm", "ollama"])
+async def test_the_effort_reaches_each_provider_beside_the_form(
+    name: str, has_form: bool, tmp_path: Path, journal: Journal
+) -> None:
+    asked = {"output_config": {**(FORMS["messages"]["output_config"] if has_form else {}), "effort": "low"}}
+    async with relaying(name, [said('{"word": "a"}')], tmp_path, journal) as (url, strict):
+        client = CLIENTS["messages"](url, is_streamed=False)
+        client.say("Which word?")
+        if name == "ollama":
+            with pytest.raises(anthropic.BadRequestError, match="the effort 'low' cannot be sent"):
+                await client.ask(**asked)
+            return
+        assert (await client.ask(**asked))[0] == '{"word": "a"}', strict.refusals
+        (body,) = strict.bodies
+        assert EFFORT.get(name, lambda body: body["reasoning_effort"])(body) == "low"
+        if has_form:
+            chat = lambda body: body["response_format"]["json_schema"]["schema"]  # noqa: E731
+            assert SENT.get(name, chat)(body) == FORM
+    assert not strict.refusals
+
+
 async def test_any_object_is_demanded_where_that_is_possible(tmp_path: Path, journal: Journal) -> None:
     for name, place in (("ollama", "format"), ("openai_responses", "text"), ("vllm", "response_format")):
         async with relaying(name, [said("{}")], tmp_path, journal) as (url, strict):

@@ -235,12 +235,28 @@ def _suggest(text: str, error: BaseException, context: Any) -> str:
 
     if (name := getattr(error, "option_name", None)) is not None and "No such option" in text:
         options = [option for item in context.command.params for option in (*item.opts, *item.secondary_opts)]
-        return f"No such option: {name}{did_you_mean(name, options)}"
+        hint = did_you_mean(name, options)
+        if not hint and "--set" in options:
+            hint = _suggest_key(name.lstrip("-"), context.command.name)
+        return f"No such option: {name}{hint}"
     head, found, rest = text.partition("No such command '")
     if found and not head:
         name = rest.partition("'")[0]
         return f"No such command {name!r}{did_you_mean(name, context.command.commands)}"
     return text
+
+
+def _suggest_key(name: str, command: str) -> str:
+    """Return the end of an error about an option that is perhaps a key of the command's configuration."""
+    from treadle.cli.commands.setup import schema_of
+    from treadle.core.registry import find_near
+    from treadle.core.texts.mistakes import Keys
+
+    keys = Keys(lambda: schema_of(command), {})
+    near = find_near(name, keys.known(()))
+    if not near:
+        return "; keys of the configuration are given with --set KEY=VALUE"
+    return f"; did you mean --set {'.'.join([near[0], *keys.known((near[0],))[:1]])}=VALUE?"
 
 
 def _name_value(text: str, error: BaseException) -> str:

@@ -10,7 +10,7 @@ so that a final answer may contain questions.
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -201,9 +201,16 @@ def withdraw(state: "State", call_ids: Sequence[str], but: Sequence[str | None] 
 
 
 def decide_question(
-    state: "State", question: Question, asker_id: str, call_id: str | None, number: int = 1
+    state: "State",
+    question: Question,
+    asker_id: str,
+    call_id: str | None,
+    number: int = 1,
+    same: Collection[str] = (),
 ) -> QuestionDecision:
     """Decide whether a question is asked.
+
+    `same` are the ids of the questions that are known to be equal with their secrets too.
 
     `asker_id` is the id of the call that asks. `call_id` is the id of the model's call that the asking call
     belongs to. `number` counts equal questions of the running attempt at the call: when the call runs again,
@@ -219,7 +226,9 @@ def decide_question(
         return RecallAnswer(to_answer(mine.answer))
     # A form that is asked for again was checked and refused by the program that asks. Texts that are equal without
     # their secrets may be about two things.
-    for item in equal if question.schema is None and MASK not in question.text else ():
+    if MASK in question.text or any(MASK in option.label for option in question.options):
+        equal = [item for item in equal if item.body.question_id in same]
+    for item in equal if question.schema is None else ():
         if item.answer is not None:
             return RecallAnswer(to_answer(item.answer, is_repeated=True))
         if item.body.call_id != call_id:

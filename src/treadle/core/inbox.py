@@ -21,6 +21,7 @@ from treadle.core.decide import decide
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, Status
 from treadle.core.texts.documents import UNREADABLE
+from treadle.core.texts.json_text import MAX_DEPTH, is_deep
 from treadle.core.types import Delivery, Message, ToolErrorKind, ToolResult
 
 RESERVED = "treadle."
@@ -122,14 +123,28 @@ class Posted(Struct, frozen=True, gc=False):
     """Why the message cannot be read; `None` if it can be."""
 
 
-encode_message = msgspec.json.Encoder().encode
-"""Return a message as JSON."""
+_AROUND = 4
+"""How many levels stand around the deepest values of a message, which are those of a call."""
+_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(InboxMessage).decode
+
+
+def encode_message(message: InboxMessage) -> bytes:
+    """Return a message as JSON. Raises: `ConfigError` if it is nested too deeply to be read again."""
+    try:
+        raw = _encode(message)
+    except RecursionError:
+        raw = b""
+    if not raw or is_deep(raw, around=_AROUND):
+        raise ConfigError(f"the message has data that is nested more than {MAX_DEPTH} levels deep")
+    return raw
 
 
 def decode_message(number: int, raw: bytes) -> Posted:
     """Return the message with this number whose JSON is `raw`. One that cannot be read gets a fault."""
     try:
+        if is_deep(raw, around=_AROUND):
+            raise RecursionError(f"it is nested more than {MAX_DEPTH} levels deep")
         return Posted(number, _decode(raw))
     except (*UNREADABLE, ConfigError) as error:
         return Posted(number, None, f"it is damaged, or of a kind that this Treadle does not know ({error})")

@@ -167,12 +167,14 @@ def count_changes(one: str, other: str, most: int) -> int:
     before: list[int] = []
     row = list(range(len(other) + 1))
     for at, letter in enumerate(one, 1):
-        before, last, row = row, before, [at]
-        for to, wanted in enumerate(other, 1):
-            cost = min(before[to] + 1, row[-1] + 1, before[to - 1] + (letter != wanted))
+        before, last, row = row, before, [at] + [most + 1] * len(other)
+        # A place further from the diagonal needs more changes than `most`.
+        for to in range(max(1, at - most), min(len(other), at + most) + 1):
+            wanted = other[to - 1]
+            cost = min(before[to] + 1, row[to - 1] + 1, before[to - 1] + (letter != wanted))
             if at > 1 and to > 1 and letter == other[to - 2] and one[at - 2] == wanted:
                 cost = min(cost, last[to - 2] + 1)
-            row.append(cost)
+            row[to] = cost
         if min(row) > most and min(before) > most:
             return most + 1
     return row[-1]

@@ -101,7 +101,8 @@ async def generate(
         job = open_job(stack, job_options, progress, _runs_of, others=topics, check=check)
         write_config(folder.path, config)
         try:
-            end = await _make_samples(config, folder, job)
+            async with job.beating():
+                end = await _make_samples(config, folder, job)
         except UserCodeError:
             job.ledger.set(_MISTAKE, "1")
             raise

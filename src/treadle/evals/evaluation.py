@@ -260,7 +260,8 @@ async def evaluate(
         work = EvaluationWork(config, job, driver, plan, answers)
         progress.wanted = plan.wanted
         job.ledger.set("wanted", str(plan.wanted))
-        end = await job.run(work, JobSettings(wanted=plan.wanted, max_items=plan.wanted))
+        async with job.beating():
+            end = await job.run(work, JobSettings(wanted=plan.wanted, max_items=plan.wanted))
         if end.reason == "done":
             finish_rescoring(job.ledger)
     results = read_results(config.path)

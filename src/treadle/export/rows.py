@@ -23,6 +23,7 @@ from treadle.core.events import (
 )
 from treadle.core.prompts.foreign import as_seen
 from treadle.core.prompts.transcript import check_transcript
+from treadle.core.registry import NamedFields
 from treadle.core.state import State, fold
 from treadle.core.tokens.packed import ID_BYTES, as_packed, pack_logprobs
 from treadle.core.tokens.token_record import TokenRecord
@@ -110,7 +111,7 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.is_from_teacher and "mediocre" in self.models.get("agent", "").split(":")
 
 
-class Lineage(Struct, frozen=True, omit_defaults=True):
+class Lineage(Struct, frozen=True, omit_defaults=True, metaclass=NamedFields):
     """The origin of a row."""
 
     run_id: str
@@ -163,7 +164,7 @@ FULL_WEIGHT = 1.0
 """The weight of a row that no filter has lowered. Only this very object is left out when a row is written."""
 
 
-class Row(Struct, frozen=True, omit_defaults=True):
+class Row(Struct, frozen=True, omit_defaults=True, metaclass=NamedFields):
     """One training example, in Treadle's types."""
 
     messages: tuple[Message, ...]

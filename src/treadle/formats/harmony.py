@@ -152,7 +152,7 @@ class Harmony(Format):
             )
         try:
             if text[at] == "{":
-                last, arguments = reader.read_json(at)
+                last, arguments = reader.read_json(at, around=0)
                 words = text[at:last]
             else:
                 last = self._bare_stops.find(reader, body).position

@@ -3,7 +3,7 @@
 from treadle.core.types import Json
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.elements import find_elements, read_function
-from treadle.formats.scanner.json_body import BadValue, NoCall, after_space, name_of, scan, to_call
+from treadle.formats.scanner.json_body import AROUND, BadValue, NoCall, after_space, name_of, scan, to_call
 from treadle.formats.scanner.markers import FENCE, FoundMarker, Reader, after_fence, after_marks
 from treadle.formats.scanner.parsed import Parsed, ParsedCall
 
@@ -27,7 +27,7 @@ class Hermes(TaggedFormat):
         # Code may quote a call.
         if brace != begin or text.find("`", 0, start) != -1 or text.find("~", 0, start) != -1:
             return None
-        read = scan(text, begin)
+        read = scan(text, begin, AROUND)
         if read is None or after_space(text, read[0]) != len(text) - len(CLOSE):
             return None
         try:

@@ -5,7 +5,15 @@ import re
 
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import THINK, Format
-from treadle.formats.scanner.json_body import BadValue, after_space, decode, name_of, raw_fields, raw_items
+from treadle.formats.scanner.json_body import (
+    AROUND,
+    BadValue,
+    after_space,
+    decode,
+    name_of,
+    raw_fields,
+    raw_items,
+)
 from treadle.formats.scanner.markers import Reader, Steps, wait_for_all
 from treadle.formats.scanner.values import write_call
 
@@ -59,7 +67,7 @@ class Xlam(Format):
         """Read all text from `begin` on as calls. Return True if it was calls or errors, False if it is text."""
         body = reader.text[begin:].strip()
         try:
-            value = decode(body)
+            value = decode(body, AROUND)
         except ValueError as error:
             if _MARK.search(body) is None and '"name"' in body and '"arguments"' in body:
                 reader.add_error(f"not valid JSON: {error}", begin, begin + len(body), name_of(body))

@@ -8,6 +8,7 @@ records each outcome. A new job over the same ledger continues where the last on
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -19,10 +20,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, JournalError, UserCodeError
+from treadle.core.errors import ConfigError, JournalError, ProviderError, RateLimitError, UserCodeError
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.meter import JobMeter, open_meter
-from treadle.jobs.progress import JobListener, JobNotice, JobProgress
+from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, ServerFailed
 from treadle.jobs.sections import LimitSection
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
@@ -44,6 +45,8 @@ LOSSES = "losses"
 """The ledger's key for lost runs: how many losses each had at its newest progress, and that progress."""
 _INTENTS = (e.RunResumed, e.RunPaused, e.InferenceStarted, e.InferenceFailed, e.ToolStarted)
 """The events that are no progress of a run."""
+_TELL_SECONDS = 10.0
+"""How often the same failure of a server is told at most."""
 _BEATS = 10
 """The number of refreshes between two notices that the job goes on."""
 
@@ -60,6 +63,8 @@ class Slots:
         self._progress = progress
         self._expected = 0
         """How many runs wait for a slot."""
+        self.seconds = Average()
+        """How long the slots were held."""
         self._semaphore = asyncio.Semaphore(size)
         self._changed = asyncio.Event()
 
@@ -122,7 +127,9 @@ class Expected:
         async with self._slots:
             if not is_again:
                 self.add(-1)
+            begin = time.monotonic()
             yield
+            self._slots.seconds.add(time.monotonic() - begin)
 
     def __enter__(self) -> "Expected":
         return self
@@ -234,6 +241,9 @@ class Job(Generic[R, P]):
         """Set when an outcome was counted, or the job is to stop."""
         self._looked_at = -_LOOK_SECONDS
         """When the workers were last asked what they do, on the clock of the meter."""
+        meter.on_failure = self._tell_failure
+        self._failure = ("", 0.0)
+        """The failure of a server that was told last, and when, on the clock of the meter."""
         progress.resumed = self.counts.kept
         self.refresh()
 
@@ -243,13 +253,23 @@ class Job(Generic[R, P]):
             self.refresh()
         self._listener(notice, self.progress)
 
+    def _tell_failure(self, model: str, error: ProviderError, delay_seconds: float) -> None:
+        """Tell once in a while that a server does not answer. A server that asks to slow down does answer."""
+        said, at = self._failure
+        if isinstance(error, RateLimitError) or (
+            said == str(error) and self.meter.seconds - at < _TELL_SECONDS
+        ):
+            return
+        self._failure = str(error), self.meter.seconds
+        self.tell(ServerFailed(model=model, error=str(error), retry_in_seconds=delay_seconds))
+
     def refresh(self) -> None:
         progress, counts, meter = self.progress, self.counts, self.meter
         progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
         progress.reasons = counts.reasons
         progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
         progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
-        progress.is_stopping = self.stop.is_set()
+        progress.is_stopping, progress.run_seconds = self.stop.is_set(), self.slots.seconds.mean
         if progress.seconds - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = progress.seconds
             status = self.workers.status()
@@ -257,8 +277,16 @@ class Job(Generic[R, P]):
             progress.workers, progress.restarts = status.workers, status.restarts
         self.on_refresh()
 
-    async def beat(self) -> None:
-        """Refresh the counts regularly, until cancelled, and tell that the job goes on."""
+    @asynccontextmanager
+    async def beating(self) -> AsyncIterator[None]:
+        """Refresh the counts regularly within the `with` block, and tell that the job goes on."""
+        task = asyncio.ensure_future(self._beat())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _beat(self) -> None:
         while True:
             for _ in range(_BEATS):
                 await asyncio.sleep(_REFRESH_SECONDS)

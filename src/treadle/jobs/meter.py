@@ -75,6 +75,9 @@ class JobMeter:
         """The least number of characters for each token in the requests so far."""
         self._changed = asyncio.Event()
         """Set when a request in flight has ended."""
+        self.on_failure: Callable[[str, ProviderError, float], None] = lambda *_: None
+        """The function to call with the name of a model, an error of its server, and the delay before the next
+        attempt in seconds."""
         self.seconds_before = 0.0
         """How long earlier processes worked."""
         self._now = now
@@ -141,20 +144,22 @@ class JobMeter:
         has_limits = self._is_limited or self.limits.max_seconds is not None
         need = await self._reserve(model, request) if has_limits else _NOTHING
         self._in_flight += 1
+        tell = watch.on_failure
 
         def on_failure(error: ProviderError, attempt: int, delay_seconds: float) -> None:
-            if watch.on_failure is not None:
-                watch.on_failure(error, attempt, delay_seconds)
+            if tell is not None:
+                tell(error, attempt, delay_seconds)
             self._lose(error, need)
+            self.on_failure(model.name, error, delay_seconds)
 
         try:
-            heard = replace(watch, on_failure=on_failure) if self._is_limited else watch
-            completion = await model.ask(request, heard)
-            watch.answered_by = heard.answered_by
+            watch.on_failure = on_failure
+            completion = await model.ask(request, watch)
         except (ProviderError, asyncio.CancelledError) as error:
             self._lose(error, need)
             raise
         finally:
+            watch.on_failure = tell
             self._in_flight -= 1
             if need is not _NOTHING:
                 self._reserved = _Need(

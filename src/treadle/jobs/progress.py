@@ -54,6 +54,21 @@ class JobNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field
         return 0, 0
 
 
+class ServerFailed(JobNotice, frozen=True, tag="server_failed"):
+    """A model's server did not answer, or failed, and is asked again."""
+
+    model: str
+    error: str
+    retry_in_seconds: float
+
+    def line(self) -> str:
+        return f"{self.model} is asked again in {self.retry_in_seconds:.2g} s: {self.error:.200}"
+
+    def key(self) -> str:
+        """See `JobNotice.key`."""
+        return self.error
+
+
 class JobProgress(Struct, kw_only=True):
     """The counts of a job, changed in place."""
 
@@ -90,6 +105,8 @@ class JobProgress(Struct, kw_only=True):
     """The cost in US dollars; `None` if a price is unknown."""
     seconds: float = 0.0
     """How long this process has worked, on a monotonic clock."""
+    run_seconds: float = 0.0
+    """How long the runs of this process took on average; 0 before one has ended."""
     is_stopping: bool = False
     """True after the first Ctrl-C: items in flight are finished, and no new ones begun."""
 
@@ -103,7 +120,16 @@ class JobProgress(Struct, kw_only=True):
         flight = f"{self.in_flight:,} {self.WORDS.in_flight}{'' if self.in_flight == 1 else 's'}"
         if is_short:
             return f"finishing {flight}; Ctrl-C: stop now"
-        return f"stopping: {flight} in flight will be finished; press Ctrl-C again to stop now"
+        return f"stopping: {flight} in flight will be finished{self.lasts}; press Ctrl-C again to stop now"
+
+    @property
+    def lasts(self) -> str:
+        """How long the runs in flight may take, as a text in brackets."""
+        if not self.in_flight:
+            return ""
+        if not self.run_seconds:
+            return f" (none has ended yet in {self.seconds:,.1f} s)"
+        return f" (so far each took {self.run_seconds:,.1f} s on average)"
 
     def shares(self) -> list[str]:
         """Return short texts about the composition of the kept items."""

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from treadle.core.registry import NamedFields
+
 CALLER = "treadle.caller"
 """The label of a sub-agent's run. Its value is the id of the run whose call drives it."""
 
@@ -119,7 +121,7 @@ DAMAGED = "damaged"
 """The status of a run whose facts cannot be read."""
 
 
-class RunFilter(Struct, frozen=True, kw_only=True):
+class RunFilter(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     """Conditions on runs, all of which must hold. A condition that is `None` or empty is not checked."""
 
     id_prefix: str | None = None

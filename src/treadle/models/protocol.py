@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -58,6 +58,9 @@ class Watch(Struct, eq=False):
     """The name of the model that answered, which a wrapper of several models sets; `None`: there is only one."""
     on_token_ids: Callable[[Sequence[int]], None] | None = None
     """What an engine of `models.tokens` calls with its newest ids, in place of `on_delta`. `None`: no stream."""
+    begun: dict[object, list[Any]] = {}
+    """The pieces of answers that failed on the way, by what was asked: the model that keeps them here goes on with
+    its answer when a wrapper tries again."""
 
 
 class Model(Protocol):

@@ -44,7 +44,7 @@ from treadle.runs.resume import load_task_of
 from treadle.scoring.registry import read_rewards
 from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import load_reference, refuse_async, told
-from treadle.tools.user_code import place_of
+from treadle.tools.user_code import describe_error
 
 
 class Suite(Struct, frozen=True, kw_only=True):
@@ -222,7 +222,7 @@ async def run_recording(
     except TreadleError as error:
         found = RecordingOutcome(name=name, path=path, error=str(error))
     except Exception as error:  # of the agent's own code, such as a function for instructions
-        text = f"{type(error).__name__}: {error}{place_of(error)}"
+        text = describe_error(error)
         found = RecordingOutcome(name=name, path=path, error=text)
     return replace(found, seconds=time.monotonic() - begin)
 

@@ -197,6 +197,7 @@ def hash_vocabulary(tokenizer: Tokenizer) -> str:
 
 
 _EXTRA = "train"
+_HUB_SECONDS = 10
 _MAX_IDS = 2**32
 """The package tokenizers has ids of 32 bits."""
 
@@ -238,14 +239,20 @@ class FileTokenizer:
     @classmethod
     def from_hub(cls, model: str) -> Self:
         """Return the tokenizer of a model of the Hugging Face Hub. Raises: `ConfigError` if it cannot be loaded."""
+        hub, utils = require("huggingface_hub", _EXTRA), require("huggingface_hub.utils", _EXTRA)
         try:
+            # A download tries again for half a minute if there is no network.
+            utils.get_session().head(hub.hf_hub_url(model, "tokenizer.json"), timeout=_HUB_SECONDS)
             found = require("tokenizers", _EXTRA).Tokenizer.from_pretrained(model)
         except ConfigError:
             raise
         except Exception as error:
+            if isinstance(kept := hub.try_to_load_from_cache(model, "tokenizer.json"), str):
+                return cls.from_file(Path(kept))
             raise ConfigError(
-                f"the tokenizer of {model!r} cannot be loaded from the Hugging Face Hub ({error}); give the folder "
-                "of a tokenizer.json, as family:NAME@FOLDER"
+                f"the tokenizer of {model!r} is not on this machine, and cannot be loaded from the Hugging Face "
+                f"Hub ({error}); connect to the network, or give the folder of a tokenizer.json, as "
+                "family:NAME@FOLDER"
             ) from None
         return cls(found.to_str().encode(), repr(model))
 

@@ -160,7 +160,7 @@ class RolloutProgress(JobProgress, kw_only=True):
             stay = "stays" if self.undelivered == 1 else "stay"
             return f"stopping: {groups} that no sink has taken {stay} in the folder; {end}"
         flight = f"{self.in_flight:,} rollout{'' if self.in_flight == 1 else 's'}"
-        return f"stopping: the groups of {flight} in flight will be finished; {end}"
+        return f"stopping: the groups of {flight} in flight will be finished{self.lasts}; {end}"
 
     def results(self) -> list[str]:
         newest = self.held_out[-1].score if self.held_out else None

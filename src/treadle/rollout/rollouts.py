@@ -299,15 +299,12 @@ class _Work:
             max_items=wanted * config.max_dropped,
             max_failures=3 + math.ceil(config.window / config.group_size),
         )
-        beating = asyncio.ensure_future(self.job.beat())
-        try:
+        async with self.job.beating():
             await config.retries.policy().call(self._agents.prepare, self._tell_retry)
             end = await self.job.run(self.groups, settings, self._until_free, self._held_out)
             await self.handover.drain()
             self.job.refresh()
             return end
-        finally:
-            beating.cancel()
 
     async def finish(self, end: JobEnd) -> None:
         """Evaluate the weights that a consumer has made of the last groups, if that is wanted."""

@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import ContextSpec, PartSpec
+from treadle.core.texts.json_text import MAX_DEPTH, is_deep
 from treadle.core.types import Artifact, Delivery, Json, Message, Role
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.driver import Driver
@@ -416,9 +417,13 @@ def _check_mapping(name: str, value: object) -> None:
 def _check_metadata(name: str, value: Any) -> None:
     _check_mapping(name, value)
     try:
-        msgspec.json.encode(dict(value))
+        is_flat = not is_deep(msgspec.json.encode(dict(value)))
+    except RecursionError:
+        is_flat = False
     except (TypeError, ValueError) as error:
         need(False, name, value, f"a dict of JSON values ({error})")
+    if not is_flat:
+        raise ConfigError(f"{name} is nested more than {MAX_DEPTH} levels deep; give a flatter dict")
 
 
 def _check_attach(name: str, value: Any) -> None:

@@ -16,18 +16,18 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
-from treadle.core.registry import Registry, did_you_mean
+from treadle.core.registry import NamedFields, Registry, did_you_mean
 from treadle.core.types import Message
 from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import refuse_async
-from treadle.tools.user_code import place_of
+from treadle.tools.user_code import hide_secrets, place_of
 
 T = TypeVar("T")
 _MAX_IDS = 1000
 """How many ids of tasks are compared with one that a set does not have."""
 
 
-class Grade(Struct, frozen=True):
+class Grade(Struct, frozen=True, metaclass=NamedFields):
     """The verdict of a task's check."""
 
     reward: float
@@ -156,7 +156,7 @@ Grader: TypeAlias = Callable[["SimpleTask", str, dict[str, bytes]], Verdict | Aw
 function is awaited; any other function is called in a thread."""
 
 
-class SimpleTask(Struct, frozen=True, kw_only=True):
+class SimpleTask(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     """A task whose parts are given as values."""
 
     task_id: str
@@ -241,7 +241,8 @@ def task_set(name: str) -> TaskSet:
     except (ConfigError, ExportError):
         raise
     except Exception as error:
-        raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}{place_of(error)}") from error
+        said = f"{hide_secrets(repr(error))}{place_of(error)}"
+        raise ConfigError(f"the task set {name!r} cannot be loaded: {said}") from error
     if isinstance(made, Sequence) and not isinstance(made, str):
         return _ListedSet(name, made)
     if not callable(getattr(made, "get", None)) or not hasattr(made, "__iter__") or isinstance(made, Mapping):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import NamedFields, did_you_mean
 from treadle.core.types import Json, ToolCall, ToolResult
 from treadle.scoring.call_matching import ExpectedCall
 from treadle.scoring.protocol import Subject
@@ -23,7 +23,7 @@ LABEL = "expected"
 """The label of a run with its expectation."""
 
 
-class Expectation(Struct, frozen=True, omit_defaults=True):
+class Expectation(Struct, frozen=True, omit_defaults=True, metaclass=NamedFields):
     """What a good run does. What is `None` is not expected of it."""
 
     calls: list[ExpectedCall] | None = None

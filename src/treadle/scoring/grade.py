@@ -19,7 +19,7 @@ from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
 from treadle.runs.task import Task, keep_finite
 from treadle.scoring.protocol import Score, Scorer, Subject
-from treadle.tools.user_code import blame, place_of
+from treadle.tools.user_code import blame, describe_error
 
 
 class Graded(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
         except Exception as error:
             told = f"the reward {scorer.name!r} of run {run_id!r} cannot be computed"
             is_told = isinstance(error, TreadleError)
-            said = str(error) if is_told else f"{type(error).__name__}: {error}{place_of(error)}"
+            said = str(error) if is_told else describe_error(error)
             raise blame(error, told) or ScoringError(f"{told}: {said}") from error
         if score is not None:
             if not is_number:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from treadle.core.events import DurableBody, InferenceCompleted
+from treadle.core.registry import NamedFields
 from treadle.core.types import Message, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
@@ -43,7 +44,7 @@ class Subject(Struct, frozen=True):
         return sum([isinstance(body, InferenceCompleted) for body in self.bodies])
 
 
-class Score(Struct, frozen=True):
+class Score(Struct, frozen=True, metaclass=NamedFields):
     """The verdict of one scorer."""
 
     reward: float

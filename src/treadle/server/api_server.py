@@ -84,7 +84,8 @@ async def serve_api(
     """Serve until the caller cancels this; then pause what is under way. `on_ready` gets the address, and
     `on_fault` before that what keeps an agent or model from being used.
 
-    Raises: `ConfigError` if the address cannot be used, or is not of this machine and there are no keys.
+    Raises: `ConfigError` if the address cannot be used, or is not of this machine and there are no keys; with
+    `on_fault`, also if no agent and no model can be used.
     """
     from treadle.server.api import make_api
     from treadle.server.catalog import AgentCatalog
@@ -104,7 +105,11 @@ async def serve_api(
     )
     if on_fault is not None:
         # This makes the agents. The host gives the catalog its hooks, so it is made before.
-        for fault in runs.catalog.faults():
+        faults = runs.catalog.faults()
+        if len(faults) == len(served.names):
+            listener.close()
+            raise ConfigError(f"nothing can be served: {'; '.join(faults)}")
+        for fault in faults:
             on_fault(fault)
     api = make_api(runs, table, host, served.viewed)
     if table.logs_requests:

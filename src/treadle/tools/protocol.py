@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core.asking import Answerable, Question
 from treadle.core.errors import ConfigError
+from treadle.core.registry import NamedFields
 from treadle.core.spec import PartSpec
 from treadle.core.texts.masking import Mask
 from treadle.core.types import Json, ToolCall, ToolSpec
@@ -35,7 +36,7 @@ class Attachment(Struct, frozen=True):
         return replace(self, content=content, uri=uri, name=name)
 
 
-class ToolOutput(Struct, frozen=True):
+class ToolOutput(Struct, frozen=True, metaclass=NamedFields):
     """The result of a tool that returns more than a text."""
 
     content: str

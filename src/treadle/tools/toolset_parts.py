@@ -25,7 +25,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.http.locks import new_reentrant_lock
 from treadle.journal.named_files import suggest_path
-from treadle.tools.user_code import place_of
+from treadle.tools.user_code import describe_error
 
 
 def check_file(path: Path) -> None:
@@ -90,7 +90,7 @@ def told(what: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"cannot load {what}: {type(error).__name__}: {error}{place_of(error)}") from error
+        raise ConfigError(f"cannot load {what}: {describe_error(error)}") from error
 
 
 def refuse_async(function: Any, what: str) -> None:

@@ -4,6 +4,7 @@ An exception such as a `KeyError` or a `FileNotFoundError` comes again at each a
 its place. An exception of another kind, such as a `TimeoutError`, may be a fault of the infrastructure.
 """
 
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from treadle.core.errors import ConfigError, ScoringError, TreadleError, UserCodeError, WorkerError
+from treadle.core.texts.masking import mask_of
 
 _KINDS = (
     ArithmeticError,
@@ -36,6 +38,16 @@ _FIRST = 3
 """After so many equal failures without a success before, the code is wrong."""
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an exception as text, with its place in the user's code and without secrets of the process."""
+    return f"{type(error).__name__}: {hide_secrets(str(error))}{place_of(error)}"
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text of the user's code without the secrets in this process's environment."""
+    return mask_of(os.environ).hide(text)
+
+
 def blame(error: Exception, what: str) -> ConfigError | None:
     """Return the error that says that `what` failed because the user's code or configuration is wrong, and where.
 
@@ -47,9 +59,7 @@ def blame(error: Exception, what: str) -> ConfigError | None:
     may_pass = isinstance(error, OSError) or not isinstance(error, _KINDS)
     if isinstance(error, TreadleError) or (may_pass and not isinstance(error, _WRONG_PATHS)):
         return None
-    return UserCodeError(
-        f"{what}: {type(error).__name__}: {error}{place_of(error)}; mend the code, and run the same command again"
-    )
+    return UserCodeError(f"{what}: {describe_error(error)}; mend the code, and run the same command again")
 
 
 @contextmanager
@@ -96,7 +106,7 @@ class FirstFailures:
             return None
         if not self._is_repeated(what, told, object(), place):
             return None
-        said = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, TreadleError) else describe_error(error)
         at = "" if place in said else place
         return UserCodeError(
             f"{said}{at}; the first {_FIRST} attempts ended alike: mend the code, and run the same command again"

@@ -31,7 +31,7 @@ from treadle.runs.options import Given, SessionOptions, StreamOptions
 from treadle.runs.resume import hand_over
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
-from treadle.tools.user_code import is_from_user, place_of
+from treadle.tools.user_code import describe_error, is_from_user, place_of
 from treadle.workers.protocol import WorkedSession, WorkerOptions, WorkersStatus
 
 STOP_SECONDS = 30.0
@@ -80,7 +80,7 @@ class WorkerReport(Struct, omit_defaults=True, kw_only=True):
         """Return the report about a run that cannot be driven."""
         cause = error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ is not None else error
         place = place_of(cause) if is_from_user(cause) else ""
-        text = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}{place}"
+        text = str(error) if isinstance(error, TreadleError) else describe_error(error)
         problem = text if len(text) <= _PROBLEM_CHARS else f"{text[:_PROBLEM_CHARS]}…"
         return cls(run_id=run_id, problem=problem, place=place, is_config=isinstance(error, ConfigError))
 

@@ -51,6 +51,18 @@ def test_a_rollout_says_what_it_made_and_goes_on_with_more(cli: Cli) -> None:
     assert len((cli.folder / "rollouts" / "groups.jsonl").read_text().splitlines()) == 5
 
 
+def test_a_finished_folder_says_that_another_model_made_nothing(cli: Cli) -> None:
+    """The counts are those of the earlier call, and would be taken for those of the other model."""
+    assert "nothing to do" not in cli(*GIVEN).err
+    again = cli(*GIVEN, "--model", "mock:mediocre")
+    assert "3 of 3 groups · reward 1.000" in again.out
+    assert (
+        "nothing to do: all 3 groups were delivered by earlier calls, with the options of those" in again.err
+    )
+    assert "nothing to do" not in cli(*GIVEN, "--quiet").err
+    assert "nothing to do" not in cli(*GIVEN, "--groups", "4").err
+
+
 def test_json_has_a_line_for_each_notice_and_a_summary(cli: Cli) -> None:
     lines = cli(*GIVEN, "--json").lines
     assert [line["event"] for line in lines if line["event"] != "rollout_ended"] == [

@@ -48,3 +48,10 @@ async def test_agents_that_cannot_be_used_are_told_when_the_server_starts(tmp_pa
         "'bad': there is no model 'mock:eco'",
         "'worse': unknown toolset 'fils'",
     ]
+
+
+def test_a_server_that_could_serve_nothing_does_not_start(cli: Cli) -> None:
+    found = cli("serve", "--model", "mock:eco", "--port", "0")
+    assert found.code == 2
+    assert "error: nothing can be served: 'mock:eco' cannot be used" in found.err
+    assert "did you mean 'mock:echo'?" in found.err

@@ -5,6 +5,8 @@ import re
 from tests.cli.command import Cli
 
 from treadle import Agent, Policy, ProviderError, ScriptedModel, open_journal
+from treadle.core.errors import ServerError, TransportError
+from treadle.models import RetryModel
 
 
 def test_a_turn_of_a_session_that_failed_is_told(cli: Cli) -> None:
@@ -21,6 +23,32 @@ def test_a_turn_of_a_session_that_failed_is_told(cli: Cli) -> None:
     assert told in shown.partition("› b")[2].partition("› c")[0]
     assert "-- remark: look at turn 2\n" in shown
     assert "fault" not in cli("show", "late", "-j", "runs.db").out
+
+
+def test_attempts_that_failed_in_the_same_way_are_told_once(cli: Cli) -> None:
+    """The error of a server that is away was told once for each attempt, and once more at the end."""
+
+    def model(*errors: Exception | str) -> RetryModel:
+        return RetryModel(ScriptedModel(errors), max_attempts=3, min_delay_seconds=0)
+
+    away, busy = TransportError("away"), ServerError("busy", status=503)
+    with open_journal(cli.folder / "runs.db") as journal:
+        Agent(model(away, away, away), journal=journal).run_sync("a", run_id="dead")
+        Agent(model(away, busy, busy), journal=journal).run_sync("a", run_id="mixed")
+        Agent(model(away, away, "here"), journal=journal).run_sync("a", run_id="back")
+        with Agent(model(away, away, away), journal=journal).session("s") as session:
+            session.send_sync("a")
+    dead = cli("show", "dead", "-j", "runs.db").out
+    told = "3 attempts failed: away (gave up after 3 attempts); fault: infrastructure"
+    assert dead.count("away") == 1
+    assert f"\n{told}\n" in dead
+    mixed = cli("show", "mixed", "-j", "runs.db").out
+    assert mixed.index("attempt failed: away\n") < mixed.index(
+        "2 attempts failed: busy (gave up after 3 attempts);"
+    )
+    back = cli("show", "back", "-j", "runs.db").out
+    assert back.index("2 attempts failed: away\n") < back.index("here")
+    assert f"-- the turn ended: error ({told})\n" in cli("show", "s", "-j", "runs.db").out
 
 
 def test_the_model_that_answered_in_place_of_another_is_told(cli: Cli) -> None:

@@ -416,6 +416,24 @@ async def test_a_server_that_is_starting_is_waited_for(kind, is_chosen):
     assert unpack_ids(made.token_ids) == IDS
 
 
+@ALL
+async def test_a_gateway_that_does_not_pass_the_version_on_is_not_waited_for(kind):
+    """A server that lists its models has started, whatever else is refused."""
+    recorded = RECORDED[kind]
+
+    def handle(request):
+        return (
+            Reply({"error": "no upstream"}, 503)
+            if request.path in recorded.info
+            else handler(recorded)(request)
+        )
+
+    async with serve(handle) as server:
+        made = await make_engine("m", base_url=server.base_url).generate(PROMPT, Settings(), (), Watch())
+    assert unpack_ids(made.token_ids) == IDS
+    assert made.engine in ("vllm", "sglang")
+
+
 def test_every_engine_is_tested():
     assert set(ENGINES.names()) == set(RECORDED)
     with pytest.raises(ConfigError, match="vllm_generate"):

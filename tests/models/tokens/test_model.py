@@ -34,6 +34,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated
 from treadle.models.tokens.token_model import TokenModel
+from treadle.models.wrappers.retry import RetryModel
 
 NAMES = ("chatml", "chatml?thinking=open", "chatml:PATH", "hf:qwen", "hf:prefilled", "family:qwen3")
 
@@ -199,17 +200,41 @@ async def test_an_aborted_answer_goes_on_from_its_ids(renderer):
     assert completion.usage.output_tokens == sum(counts)
 
 
-async def test_an_engine_that_is_paused_does_not_lose_what_it_sampled():
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_an_engine_that_is_paused_does_not_lose_what_it_sampled(is_streamed):
     """Rules out the defect that an error threw away the tokens that were sampled before it."""
     renderer = make("chatml")
     engine = ScriptedEngine(renderer, [])
     first = engine.sampled("One", finish=None)
     engine._answers = [first, ServerError("paused", status=503), ServerError("paused", status=503), " two."]
-    completion = await TokenModel(engine, renderer).infer(Request(Log([Message(Role.USER, "Go")])), Watch())
+    told, heard = [], []
+    watch = Watch(
+        heard.append if is_streamed else None, lambda error, attempt, _: told.append((str(error), attempt))
+    )
+    model = RetryModel(TokenModel(engine, renderer), min_delay_seconds=0)
+    completion = await model.infer(Request(Log([Message(Role.USER, "Go")])), watch)
     assert completion.message.content == "One two."
+    assert told == [("paused", 1), ("paused", 2)]
+    # What a failed attempt streamed no longer counts, so each attempt streams its whole answer.
+    assert "".join([delta.text for delta in heard]).endswith("One two.") == is_streamed
     begin = unpack_ids(first.token_ids)
     assert unpack_ids(completion.tokens.token_ids)[: len(begin)] == begin
     assert engine.prompts[1:] == [engine.prompts[0] + begin] * 3
+
+
+async def test_an_engine_that_dies_in_the_middle_is_given_up_like_any_other():
+    """Attempts count anew if the engine went on with its answer in between."""
+    renderer = make("chatml")
+    engine = ScriptedEngine(renderer, [])
+    dead = ServerError("dead", status=503)
+    one, two = [engine.sampled(text, finish=None) for text in ("One", " two")]
+    engine._answers = [one, dead, dead, two, *[dead] * 9]
+    told = []
+    watch = Watch(on_failure=lambda error, attempt, _: told.append(attempt))
+    model = RetryModel(TokenModel(engine, renderer), max_attempts=3, min_delay_seconds=0)
+    with pytest.raises(ServerError, match=r"dead \(gave up after 5 attempts\)"):
+        await model.infer(Request(Log([Message(Role.USER, "Go")])), watch)
+    assert told == [1, 2, 3, 4]
 
 
 async def test_the_seed_depends_on_the_place_of_the_conversation():

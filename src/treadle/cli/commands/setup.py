@@ -5,7 +5,7 @@ import shlex
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -78,8 +78,13 @@ def schema(what: Literal["config", "generate", "persona", "eval", "rollout"]) ->
         treadle schema config > treadle.schema.json
         treadle schema generate > generate.schema.json
     """
+    print_schema(schema_of(what))
+
+
+def schema_of(what: str) -> dict[str, Any]:
+    """Return the JSON Schema of a kind of file."""
     found = load(_SCHEMAS[what])
-    print_schema(found() if callable(found) else found.schema)
+    return cast("dict[str, Any]", found() if callable(found) else found.schema)
 
 
 def images(is_removed: bool = False, days: int = 7, is_json: bool = False) -> None:

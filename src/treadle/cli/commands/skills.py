@@ -32,16 +32,14 @@ def find_skill(name: str, folders: Sequence[Path] | None) -> Skill:
     return read_skill(folder) if (folder / FILE).is_file() else find_skills(folders).get(name)
 
 
-def list_skills(
-    folders: list[Path] | None = None, skills: list[Path] | None = None, is_json: bool = False
-) -> None:
+def list_skills(skills: list[Path] | None = None, is_json: bool = False) -> None:
     """List skills with their trust and description, and say which folders are no usable skills.
 
     Examples:
         treadle skills list
-        treadle skills list ./skills --json
+        treadle skills list --skills ./skills --json
     """
-    found = find_skills([*(folders or ()), *(skills or ())])
+    found = find_skills(skills)
     if is_json:
         print_json(
             *[

@@ -209,6 +209,11 @@ class JobCommand:
         if end.reason != "done":
             print_error(f"{missing}: {too_many if end.reason == 'max_items' else _LIMITS[end.reason]}")
             return ExitCode.LIMIT
+        if self.says_more and 0 < progress.kept == progress.resumed:
+            made = f"all {write_count(progress.kept, words.noun)} were {words.kept} by earlier calls"
+            print_note(
+                f"nothing to do: {made}, with the options of those. For others give another folder (--out)"
+            )
         return ExitCode.DONE
 
     @property

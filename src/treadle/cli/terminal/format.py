@@ -50,6 +50,11 @@ def format_route(route: Route) -> str:
     return f"tier {clean(route.tier)}: {clean(route.model)} · {shorten('; '.join(why), 300)}"
 
 
+def format_error(error: str, fault: str | None) -> str:
+    """Return an error and whose fault it was."""
+    return clean(error) + (f"; fault: {fault}" if fault else "")
+
+
 def format_fallback(body: e.InferenceFailed) -> str | None:
     """Return why another model of a fallback is asked, in one line; `None` if none is asked."""
     if body.model is None or body.retry_in_seconds is None or body.next_tier is not None:

@@ -22,7 +22,7 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.types import Json
-from treadle.jobs.progress import JobNotice, JobProgress
+from treadle.jobs.progress import JobNotice, JobProgress, ServerFailed
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -154,6 +154,8 @@ class JobBoard(Drawing, JobView):
         """What is said before the number of wanted items is known; `None` before the first notice."""
         self._bar = (0, 0)
         self._is_stopping = False
+        self._failure: tuple[str, int] | None = None
+        """The newest failure of a server, and how many items were kept then."""
         super().__init__()
 
     def on_notice(self, notice: JobNotice, progress: JobProgress) -> None:
@@ -163,6 +165,8 @@ class JobBoard(Drawing, JobView):
             self._early = notice.line() or notice.describe() or self._early
             self._bar = notice.share()
         self._early = self._early or ""
+        if isinstance(notice, ServerFailed):
+            self._failure = notice.line(), progress.kept
         self._feed.note(notice)
 
     def on_stop(self, progress: JobProgress) -> None:
@@ -189,10 +193,13 @@ class JobBoard(Drawing, JobView):
             ]
         if is_over:
             return lines
+        if self._failure is not None and self._failure[1] == progress.kept:
+            lines.append(Text(f"  {shorten(clean(self._failure[0]), width - 2)}", style="yellow"))
         # Before the first notice, the signals are not handled yet.
-        texts = (" ",) if self._early is None else (_HINT.format(progress.WORDS.item), _SHORT_HINT)
+        texts = [" "] if self._early is None else [_HINT.format(progress.WORDS.item), _SHORT_HINT]
         if self._is_stopping:
-            texts = (progress.stopping(), progress.stopping(is_short=True))
+            said = progress.stopping()
+            texts = [said, said.replace(progress.lasts, ""), progress.stopping(is_short=True)]
         text = next((text for text in texts if len(text) <= width), texts[-1])
         # On a small terminal the counts make room for what Ctrl-C does.
         del lines[max(1, height - 2) :]

@@ -6,6 +6,7 @@ from treadle.cli.terminal.format import (
     format_artifact,
     format_call,
     format_compaction,
+    format_error,
     format_fallback,
     format_replacement,
     format_route,
@@ -173,6 +174,8 @@ class _RunPrinter(EventPrinter):
         self._is_session = False
         self._told: str | None = None
         """The error of the newest turn that failed in a session, which its line shows."""
+        self._failure, self._failures = "", 0
+        """The error of the newest attempt that failed, and how many such attempts were not printed yet."""
         self._is_paused = False
         """True if the run was paused or finished by the last event that was printed."""
 
@@ -202,6 +205,9 @@ class _RunPrinter(EventPrinter):
             self.print_message(message)
 
     def print_event(self, body: e.DurableBody) -> None:
+        ends = isinstance(body, e.TurnCompleted | e.RunFinished) and body.error == self._failure
+        if not isinstance(body, e.InferenceFailed) and not ends:
+            self._print_failures()
         self._print_event(body)
         super().print_event(body)
         if isinstance(body, e.TurnStarted):
@@ -225,7 +231,13 @@ class _RunPrinter(EventPrinter):
         elif isinstance(body, e.InferenceCompleted):
             self._print_inference(body)
         elif isinstance(body, e.InferenceFailed) and body.next_tier is None:
-            self.say(format_fallback(body) or f"attempt failed: {shorten(body.error, 400)}", "yellow")
+            if (told := format_fallback(body)) is not None:
+                self.say(told, "yellow")
+            else:
+                # The last attempt's error also says that there was none after it.
+                if not body.error.startswith(self._failure):
+                    self._print_failures()
+                self._failure, self._failures = body.error, self._failures + 1
         elif isinstance(body, e.ToolStarted) and body.attempt > 1 and body.parent_call_id is None:
             name, has_asked = clean(body.name), body.call_id in self._asking
             why = f"the outcome of {name} was lost; its effect is {body.effect}, so it runs again"
@@ -256,7 +268,10 @@ class _RunPrinter(EventPrinter):
         elif isinstance(body, e.TurnCompleted):
             if self._is_session and body.stop_reason is not StopReason.COMPLETED:
                 self._told = body.error
-                self.say(f"-- the turn ended: {body.stop_reason}{_explain(body)}", "magenta")
+                told = self._count(body.error) + format_error(body.error or "", body.fault)
+                self.say(
+                    f"-- the turn ended: {body.stop_reason}{(body.error and f' ({told})') or ''}", "magenta"
+                )
         elif isinstance(body, e.Noted):
             if body.remark:
                 self.say(f"-- remark: {clean(body.remark)}", "magenta")
@@ -269,7 +284,23 @@ class _RunPrinter(EventPrinter):
             detail = f" · {clean(body.detail)}" if body.detail else ""
             self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
 
+    def _print_failures(self) -> None:
+        """Print the attempts that failed in the same way and were not printed yet, in one line."""
+        if self._failures:
+            count = self._count(self._failure) or "attempt failed: "
+            self.say(f"{count}{shorten(self._failure, 400)}", "yellow")
+
+    def _count(self, error: str | None) -> str:
+        """Return how many attempts failed with `error`, if more than one was not printed yet, as the beginning of a
+        line about it."""
+        if not self._failures or error != self._failure:
+            return ""
+        count, self._failures = self._failures, 0
+        return f"{count} attempts failed: " if count > 1 else ""
+
     def print_foot(self, run: Run, *, is_driven: bool) -> None:
+        if run.error != self._failure:
+            self._print_failures()
         waiting = run.approvals
         for item in run.state.turn.calls.values():
             if item.attempt and item.result is None and item.call.call_id not in waiting:
@@ -278,8 +309,7 @@ class _RunPrinter(EventPrinter):
                 self.say("  no result yet", "dim")
         self.say("")
         if run.error and run.error != self._told:
-            fault = f" (fault: {run.fault})" if run.fault else ""
-            self.say(clean(run.error) + fault, "red")
+            self.say(self._count(run.error) + format_error(run.error, run.fault), "red")
         print_outcome(run, is_driven=is_driven)
 
     def _print_inference(self, body: e.InferenceCompleted) -> None:
@@ -304,12 +334,6 @@ class _RunPrinter(EventPrinter):
         if (child := body.child) is not None:
             cost = f", {write_cost(child.cost_usd)}" if child.cost_usd else ""
             self.say(f"  run {clean(child.run_id)} · {child.usage.total_tokens:,} tokens{cost}", "dim italic")
-
-
-def _explain(body: e.TurnCompleted) -> str:
-    """Return the error of a turn and whose fault it was, in brackets; empty if there is no error."""
-    fault = f"; fault: {body.fault}" if body.fault else ""
-    return f" ({clean(body.error)}{fault})" if body.error else ""
 
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:

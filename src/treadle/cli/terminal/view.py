@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from treadle.cli.terminal.format import (
+    format_error,
     format_fallback,
     format_result,
     print_outcome,
@@ -167,8 +168,7 @@ class TextView(EventPrinter, View):
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         self.close()
         if run.error:
-            fault = f" (fault: {run.fault})" if run.fault else ""
-            self.say(f"{clean(run.error)}{fault}", "red")
+            self.say(format_error(run.error, run.fault), "red")
         elif run.stop_reason is StopReason.COMPLETED and not (run.output.strip() or run.messages[-1].parts):
             self.say("the model's answer has no text", "yellow")
         self._console.print()

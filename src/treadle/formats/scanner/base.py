@@ -516,7 +516,7 @@ def read_headed(
             value, end = JSONDecoder().raw_decode(text, at)
             arguments, words = read_arguments(str(value), name)
         elif text[at : at + 1] == "{":
-            end, arguments = reader.read_json(at)
+            end, arguments = reader.read_json(at, around=0)
             words = text[at:end]
         else:
             return fail(

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from treadle.core.texts.json_text import MAX_DEPTH
+from treadle.core.texts.json_text import MAX_DEPTH, is_deep
 from treadle.core.types import Json
 
 _WORDS = re.compile(r"[ \t\r\n0-9+\-.:,truefalsnE]*+")
@@ -33,12 +33,17 @@ class BadValue(Exception):  # noqa: N818
         self.position = position
 
 
-def end_of_json(text: str, start: int) -> int:
-    """Return the end of the JSON object or array at `start`.
+_DEEP = "the value is nested more than {} levels deep"
+AROUND = 3
+"""How many levels stand around the arguments of a call at most: a list, an object, and its field `function`."""
+
+
+def end_of_json(text: str, start: int, around: int = 0) -> int:
+    """Return the end of the JSON object or array at `start`, which may have `around` levels more than others.
 
     Raises: `BadValue` at the first character that is not allowed there.
     """
-    position, depth = start, 0
+    position, depth, most = start, 0, MAX_DEPTH + around
     while True:
         position = _WORDS.match(text, position).end()  # type: ignore[union-attr]
         char = text[position : position + 1]
@@ -49,8 +54,8 @@ def end_of_json(text: str, start: int) -> int:
                 raise BadValue(_explain_string(text, position - 1), position - 1)
         elif char in ("{", "["):
             depth += 1
-            if depth > MAX_DEPTH:
-                raise BadValue(f"the value is nested more than {MAX_DEPTH} levels deep", position - 1)
+            if depth > most:
+                raise BadValue(_DEEP.format(most), position - 1)
         elif char in ("}", "]"):
             depth -= 1
             if depth <= 0:
@@ -92,8 +97,8 @@ _decoder = json.JSONDecoder(object_pairs_hook=_build, parse_constant=_refuse_con
 _scan_once = _decoder.scan_once  # type: ignore[attr-defined]
 
 
-def scan(text: str, start: int) -> tuple[int, Json] | None:
-    """Return the end of the object or array at `start` and its value, or `None` if it is invalid.
+def scan(text: str, start: int, around: int = 0) -> tuple[int, Json] | None:
+    """Return the end of the object or array at `start` and its value; see `end_of_json`. `None` if it is invalid.
 
     An invalid value costs time in proportion to the text before it, because the decoder's errors count lines.
     """
@@ -101,7 +106,8 @@ def scan(text: str, start: int) -> tuple[int, Json] | None:
         value, end = _scan_once(text, start)
     except (ValueError, StopIteration, RecursionError):
         return None
-    if end - start > MAX_DEPTH and text.count("{", start, end) + text.count("[", start, end) > MAX_DEPTH:
+    most = MAX_DEPTH + around
+    if end - start > most and text.count("{", start, end) + text.count("[", start, end) > most:
         return None
     # The first search is the fastest, and usually the only one needed.
     if (
@@ -131,14 +137,14 @@ def after_space(text: str, position: int) -> int:
     return SPACE.match(text, position).end()  # type: ignore[union-attr]
 
 
-def decode(body: str) -> Json:
-    """Return the value of a complete JSON text. Raises: `ValueError` with the reason."""
-    found = scan(body, 0)
+def decode(body: str, around: int = 0) -> Json:
+    """Return the value of a complete JSON text; see `end_of_json`. Raises: `ValueError` with the reason."""
+    found, most = scan(body, 0, around), MAX_DEPTH + around
     if found is not None and found[0] == len(body):
         return found[1]
-    if len(body) > MAX_DEPTH and body.count("{") + body.count("[") > MAX_DEPTH:
+    if len(body) > most and body.count("{") + body.count("[") > most:
         try:
-            end_of_json(body, after_space(body, 0))
+            end_of_json(body, after_space(body, 0), around)
         except BadValue as error:
             raise ValueError(error.reason) from None
     try:
@@ -146,7 +152,7 @@ def decode(body: str) -> Json:
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg[0].lower()}{error.msg[1:]} at character {error.pos}") from None
     except RecursionError:
-        raise ValueError(f"the value is nested more than {MAX_DEPTH} levels deep") from None
+        raise ValueError(_DEEP.format(most)) from None
     if _SURROGATE.search(body):
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -221,7 +227,14 @@ def read_arguments(body: str, name: str | None = None, value: Json = None) -> tu
         raise NoCall(f"the arguments are not valid JSON: {error}", name) from None
     if not isinstance(value, dict):
         raise NoCall(f"the arguments are not an object but {_kind(value)}", name)
-    return value, text
+    return value, _check_depth(text, name)
+
+
+def _check_depth(text: str, name: str | None) -> str:
+    """Return the text of arguments. Raises: `NoCall` if they are nested too deeply, without what is around them."""
+    if is_deep(text):
+        raise NoCall(f"the arguments are not valid JSON: {_DEEP.format(MAX_DEPTH)}", name)
+    return text
 
 
 def to_call(value: Json, body: str) -> Wanted:
@@ -230,7 +243,8 @@ def to_call(value: Json, body: str) -> Wanted:
         name, arguments = value.values()
         if name and type(arguments) is dict:
             # The object has only two fields, so the arguments are the rest of its text.
-            return Wanted(name, arguments, body[head.end() : body.rindex("}")].strip(_SPACE))
+            text = body[head.end() : body.rindex("}")].strip(_SPACE)
+            return Wanted(name, arguments, _check_depth(text, name))
     if not isinstance(value, dict):
         raise NoCall(f"a call must be an object, but this is {_kind(value)}")
     inner = value.get("function")

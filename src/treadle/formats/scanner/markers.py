@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from treadle.core.types import Json
 from treadle.formats.scanner.json_body import (
+    AROUND,
     BadValue,
     NoCall,
     Wanted,
@@ -98,19 +99,19 @@ class Reader:
         """Return the position of the first of `marks` at or after `start`, or the length of the text."""
         return min([at for item in marks if (at := self.find(item, start)) != -1], default=len(self.text))
 
-    def read_json(self, start: int) -> tuple[int, Json]:
-        """Return the end of the object or array at `start`, and its value.
+    def read_json(self, start: int, around: int = AROUND) -> tuple[int, Json]:
+        """Return the end of the object or array at `start`, and its value; see `end_of_json`.
 
         Raises: `BadValue`, at the end of the value if only decoding shows that it is invalid.
         """
         if self._scans_left:
-            found = scan(self.text, start)
+            found = scan(self.text, start, around)
             if found is not None:
                 return found
             self._scans_left -= 1
-        end = end_of_json(self.text, start)
+        end = end_of_json(self.text, start, around)
         try:
-            return end, decode(self.text[start:end])
+            return end, decode(self.text[start:end], around)
         except ValueError as error:
             raise BadValue(str(error), end) from None
 

@@ -6,7 +6,7 @@ So are the inner calls of a running tool.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -110,6 +110,8 @@ class Questioner:
         """The timer of the run's deadline. It stands still while the user is asked."""
         self.arrivals = Arrivals()
         """The answers and decisions that arrive from outside while somebody is asked."""
+        self.originals: dict[str, tuple[str, ...]] = {}
+        """The texts, with their secrets, of the questions that this process asked without them, by id."""
         self._lock: asyncio.Lock | None = None
         self._postponed: set[str] = set()
         """The ids of the questions that the user did not answer since the run was driven."""
@@ -189,9 +191,14 @@ class Asking(Struct, eq=False):
     is_over: bool = False
     """True if the call has ended, so that it can ask nothing more."""
 
-    async def ask(self, call_id: str, question: Question) -> Answer:
-        """Ask for the running call `call_id`; see `ToolContext.ask`."""
+    async def ask(self, call_id: str, question: Question, original: Question) -> Answer:
+        """Ask for the running call `call_id`; see `ToolContext.ask`.
+
+        `question` is the `original` without secrets.
+        """
         questioner, outbox = self._questioner, self._outbox
+        said = key_of(original), *[option.label for option in original.options]
+        same = [key for key, other in questioner.originals.items() if other == said]
         key = call_id, key_of(question)
         number = self._counts[key] = self._counts.get(key, 0) + 1
         can_park = all([effect is not Effect.ONCE for effect, _ in self.running])
@@ -201,7 +208,7 @@ class Asking(Struct, eq=False):
             from treadle.tools.schema.answer_schema import check_schema
 
             check_schema(question.schema)
-        decided = questioner.rules.decide_question(question, call_id, self._call_id, number)
+        decided = questioner.rules.decide_question(question, call_id, self._call_id, number, same)
         if isinstance(decided, RefuseToAsk):
             raise NotAskedError(decided.reason)
         if isinstance(decided, RecallAnswer):
@@ -209,6 +216,8 @@ class Asking(Struct, eq=False):
         if not can_park and questioner.asker is None:
             raise NotAskedError(NOBODY)
         body = decided.body
+        if question != original:
+            questioner.originals[body.question_id] = said
         self.open_ids.append(body.question_id)
         if not decided.is_recorded:
             outbox.put(body)
@@ -281,11 +290,11 @@ class Rules:
         return RunInner(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
 
     def decide_question(
-        self, question: Question, asker_id: str, call_id: str, number: int
+        self, question: Question, asker_id: str, call_id: str, number: int, same: Collection[str]
     ) -> QuestionDecision:
         """Decide about a question of the call `asker_id`, which is part of the model's call `call_id`.
 
-        `number` is how often the call has asked it.
+        `number` is how often the call has asked it; for `same` see `asking.decide_question`.
         """
         return RefuseToAsk(NOBODY)
 
@@ -311,9 +320,9 @@ class RunRules(Rules):
         return decide_inner(self._state, parent_id, number, name, arguments)
 
     def decide_question(
-        self, question: Question, asker_id: str, call_id: str, number: int
+        self, question: Question, asker_id: str, call_id: str, number: int, same: Collection[str]
     ) -> QuestionDecision:
-        return decide_question(self._state, question, asker_id, call_id, number)
+        return decide_question(self._state, question, asker_id, call_id, number, same)
 
     def allow(self, drivers: frozenset[str]) -> Allowance:
         """See `Rules.allow`. Calls of one step that drive runs have equal shares."""

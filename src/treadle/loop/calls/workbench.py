@@ -448,7 +448,7 @@ class _CallContext(ToolContext[Any]):
         asked = Question(question) if isinstance(question, str) else question
         mask = self._bench.toolbox.mask
         shown = asked.without(mask) if mask else asked
-        return asked.read_choice(shown, await self._asking.ask(self.call_id, shown))
+        return asked.read_choice(shown, await self._asking.ask(self.call_id, shown, asked))
 
     async def consult(self, call: ToolCall) -> Decision | None:
         return await self._bench.consult(call)

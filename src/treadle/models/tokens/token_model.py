@@ -46,8 +46,6 @@ from treadle.renderers.protocol import Renderer
 
 _MAX_IDLE = 20
 """How often in a row an engine may abort an answer without having sampled anything."""
-_MAX_REFUSALS = 300
-"""How often in a row an engine may refuse to go on with an answer, which takes about as many seconds."""
 _IDLE_SECONDS = 0.02
 _MAX_IDLE_SECONDS = 1.0
 _MAX_RENDERED = 64
@@ -238,10 +236,15 @@ class TokenModel(PricedModel):
         self._known.remember(prompt.packed + packed, text, b"" if prior is None else prior.token_ids)
 
     async def _sample(self, prompt: PromptIds, place: str, watch: Watch) -> tuple[Generated, FinishReason]:
-        """Return an answer and why it ended. If the engine aborts it, it is asked to go on after what it sampled.
+        """Return an answer and why it ended. If the engine aborts it, it is asked to go on after what it sampled,
+        also in a later attempt with the same `watch`.
+
         Raises: `ServerError` if it aborts again and again without sampling anything."""
-        made: list[Generated] = []
-        ids = b""
+        key = (self, prompt.packed)
+        made: list[Generated] = watch.begun.get(key, []) if watch.begun else []
+        ids = b"".join([as_packed(piece.token_ids) for piece in made])
+        if ids and watch.on_token_ids is not None:
+            watch.on_token_ids(view_ids(ids))
         limit, idle = self.settings.max_output_tokens, 0
         while True:
             settings, asked = self.settings, prompt
@@ -253,13 +256,10 @@ class TokenModel(PricedModel):
                     settings = replace(settings, max_output_tokens=limit - count_packed(ids))
             try:
                 piece = await self.engine.generate(asked, settings, self.renderer.stop_token_ids, watch)
-            except ProviderError as error:
-                # An engine that is paused for new weights refuses requests. What was sampled before stays.
-                if not ids or not error.is_retryable or idle >= _MAX_REFUSALS:
-                    raise
-                idle += 1
-                await asyncio.sleep(error.retry_after_seconds or _wait(idle))
-                continue
+            except ProviderError:
+                if ids:
+                    watch.begun[key] = made
+                raise
             made.append(piece)
             new = as_packed(piece.token_ids)
             ids += new

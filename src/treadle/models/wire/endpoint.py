@@ -37,6 +37,8 @@ _MAY_BE_DISABLED = "/inference/v1/generate"
 """An endpoint that refuses every request unless the server was started for it, as an option of vLLM 0.32 says."""
 _ABSENT = (502, 503, 504)
 """The statuses of a server that is starting, or of a gateway without a server behind it."""
+_VERSION_PATHS = {"vllm": ("/version",), "sglang": ("/server_info", "/get_server_info")}
+"""The endpoints that say the version of an engine, the newest first."""
 PAUSE_PATHS = {"vllm": "/pause", "sglang": "/pause_generation"}
 """The endpoint that pauses an engine."""
 _GIVES_IDS = {"vllm": (0, 10, 2), "sglang": (0, 5, 13)}
@@ -90,12 +92,16 @@ async def find_engine(get: Get) -> EngineInfo | None:
         if isinstance(models, list)
         else set()
     )
-    if "vllm" in owners:
-        return EngineInfo("vllm", _text(await get("/version"), "version"))
-    if "sglang" not in owners:
-        return None
-    info = await get("/server_info") or await get("/get_server_info")
-    return EngineInfo("sglang", _text(info, "version"), _text(info, "weight_version"))
+    name = next((item for item in _VERSION_PATHS if item in owners), None)
+    info: Json = None
+    for path in () if name is None else _VERSION_PATHS[name]:
+        try:
+            info = info or await get(path)
+        except TransportError as error:
+            # A server that lists its models has started, so a gateway does not pass this path on.
+            if error.status is None:
+                raise
+    return None if name is None else EngineInfo(name, _text(info, "version"), _text(info, "weight_version"))
 
 
 def _text(raw: Json, name: str) -> str | None:
@@ -206,7 +212,8 @@ class HttpEndpoint:
         """Return the answer at `url`. Raises: `TransportError`, also if the server is starting or gone."""
         answer = await self._transport.get(url, self._headers)
         if answer.status in _ABSENT:
-            said = f"{self.server.origin} answered {answer.status}: is the model's server still starting?"
+            said = f"{self.server.origin} answered {answer.status} at {urlsplit(url).path}: is the model's server "
+            said += "still starting, or does a gateway not pass this path on?"
             raise TransportError(said, status=answer.status)
         return answer
 

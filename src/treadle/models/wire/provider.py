@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import NamedFields
 from treadle.core.types import UNREPORTED, Json, OutputMode, Settings, Usage
 
 
@@ -64,7 +65,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     """The provider's name in genai-prices. `None`: the models are free, or their prices are not known."""
 
 
-class Price(Struct, frozen=True):
+class Price(Struct, frozen=True, metaclass=NamedFields):
     """A model's price in USD per million tokens."""
 
     input_usd_per_million: float

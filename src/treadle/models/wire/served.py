@@ -23,6 +23,10 @@ from treadle.models.wire.fitting import without_bounds
 Settings: TypeAlias = dict[str, Json]
 NONE, AUTO, REQUIRED = "none", "auto", "required"
 """The choices of calls that are no names of tools."""
+_EFFORT = "reasoning_effort"
+"""The field of chat completions that says how much the model is to think."""
+_CONFIG = "output_config"
+"""The field of Anthropic's API that says this, and the form of the answer."""
 _HARMLESS = frozenset(
     ("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
 )
@@ -52,7 +56,7 @@ class ServedRequest(Struct, kw_only=True):
     form: dict[str, Json] | None = None
     """The form that the answer must have, as `response_format` of chat completions; `None`: any text."""
     form_field: str = "response_format"
-    """The field of `extra` that says only this form."""
+    """The field of `extra` that says only this form, and perhaps the effort."""
     settings: Settings = field(default_factory=dict)
     """Fields of `Settings` that the client has set."""
     extra: Settings = field(default_factory=dict)
@@ -72,6 +76,12 @@ class ServedRequest(Struct, kw_only=True):
         """The names of the tools whose calls are texts."""
         return frozenset([str(tool["name"]) for tool in self.tools if tool.get("takes_text")])
 
+    @property
+    def effort(self) -> Json:
+        """How much the model is to think, such as `low`; `None` if the request does not say it."""
+        config = self.extra.get(_CONFIG)
+        return self.extra.get(_EFFORT) or (config.get("effort") if isinstance(config, dict) else None)
+
     def settings_for(self, dialect: str | None, *, is_agent: bool = False) -> Settings:
         """Return the options of a model of this dialect (`None`: of no server) for the request.
 
@@ -79,38 +89,55 @@ class ServedRequest(Struct, kw_only=True):
 
         Raises: `ConfigError` that names a field which such a model cannot be sent.
         """
-        extra = {name: it for name, it in self.extra.items() if not (is_agent and name == self.form_field)}
+        extra: dict[str, Any] = {
+            name: it for name, it in self.extra.items() if not (is_agent and name == self.form_field)
+        }
         if dialect not in (self.dialect, None):
             for name in extra:
-                if name not in _HARMLESS and name != self.form_field:
-                    raise ConfigError(
-                        f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
-                    )
+                if name not in _HARMLESS and name not in (self.form_field, _EFFORT):
+                    raise self._refuse(name, dialect)
             extra = {}
             if self.form is not None and not is_agent:
                 demanded = _demand(str(dialect), self.form)
                 if demanded is None:
-                    raise ConfigError(
-                        f"this {self.form_field} cannot be sent to {self.model!r}, whose server speaks {dialect}: "
-                        "leave it out"
-                    )
+                    raise self._refuse(f"this {self.form_field}", dialect)
                 extra = demanded
+        # Without the form of an agent, the effort that stood beside it is said again.
+        is_missing = dialect not in (self.dialect, None) or not extra.keys() & {_EFFORT, _CONFIG}
+        if is_missing and (effort := self.effort) is not None:
+            asked = _ask_effort(dialect or self.dialect, str(effort))
+            if asked is None:
+                raise self._refuse(f"the effort {effort!r:.100}", dialect)
+            if _CONFIG in asked:
+                asked[_CONFIG] |= extra.get(_CONFIG, {})
+            extra |= asked
         if (self.tools or is_agent) and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
-                name = "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice"
-                raise ConfigError(
-                    f"{name} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+                raise self._refuse(
+                    "parallel_tool_calls" if self.tool_choice == AUTO else "tool_choice", dialect
                 )
             extra |= fields
         settings = {**self.settings, **({"extra": extra} if extra else {})}
-        if (
-            dialect == "openai_chat"
-            and self.tools
-            and all([tool.get("strict") is True for tool in self.tools])
-        ):
+        are_strict = self.tools and all([tool.get("strict") is True for tool in self.tools])
+        if dialect == "openai_chat" and are_strict:
             settings["strict_tools"] = True
         return settings
+
+    def _refuse(self, what: str, dialect: str | None) -> ConfigError:
+        return ConfigError(
+            f"{what} cannot be sent to {self.model!r}, whose server speaks {dialect}: leave it out"
+        )
+
+
+def _ask_effort(dialect: str, level: str) -> dict[str, Any] | None:
+    """Return the fields that say how much a model thinks; `None` if not all models of a dialect have levels."""
+    fields: dict[str, dict[str, Any]] = {
+        "openai_chat": {_EFFORT: "high" if level in ("xhigh", "max") else level},
+        "openai_responses": {"reasoning": {"effort": "xhigh" if level == "max" else level}},
+        "anthropic": {_CONFIG: {"effort": "low" if level in ("none", "minimal") else level}},
+    }
+    return fields.get(dialect)
 
 
 def _choose(dialect: str, choice: str, is_parallel: bool | None) -> Settings | None:
@@ -150,7 +177,7 @@ def _demand(dialect: str, form: dict[str, Json]) -> Settings | None:
     flat = {"type": "json_schema", "name": named.get("name") or "answer", "schema": schema, **told}
     schemas: dict[str, Settings] = {
         "openai_responses": {"text": {"format": flat}},
-        "anthropic": {"output_config": {"format": {"type": "json_schema", "schema": without_bounds(schema)}}},
+        "anthropic": {_CONFIG: {"format": {"type": "json_schema", "schema": without_bounds(schema)}}},
         "gemini": {
             "generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": schema}
         },

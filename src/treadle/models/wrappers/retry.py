@@ -95,11 +95,16 @@ class RetryModel(Wrapper):
         # A busy server and a failing one are counted separately.
         failures: Counter[bool] = Counter()
         patience, waited_seconds = watch.patience_seconds, 0.0
+        attempts = pieces = 0
         while True:
             is_busy, asked = isinstance(error, RateLimitError), error.retry_after_seconds
+            if (begun := sum(map(len, watch.begun.values()))) > pieces:
+                # An engine that goes on with its answer between two failures is not dead.
+                failures.clear()
+                pieces = begun
             failures[is_busy] += 1
-            attempts = failures.total()
-            delay = asked or self._draw_delay(attempts)
+            attempts += 1
+            delay = asked or self._draw_delay(failures.total())
             is_late, why = time.monotonic() + delay >= end, limit
             # A short fault must not send all work to a dearer model, however quick that one is.
             is_slow = patience is not None and (

@@ -80,11 +80,15 @@ def _read_form(asked: ServedRequest) -> None:
     """Read the form that the answer must have, unless there is none."""
     for field in ("output_config", "output_format"):
         given = asked.extra.get(field)
-        form = given.get("format") if field == "output_config" and isinstance(given, dict) else given
+        form = given
+        if field == "output_config" and isinstance(given, dict):
+            form = given.get("format")
+            if given.keys() <= {"format", "effort"}:
+                asked.form_field = field
         if isinstance(form, dict) and form.get("type") == "json_schema":
             named = {"name": "answer", "schema": form.get("schema"), "strict": is_strict(form.get("schema"))}
             asked.form = {"type": "json_schema", "json_schema": named}
-            if form is given or given == {"format": form}:
+            if form is given:
                 asked.form_field = field
 
 
