@@ -243,7 +243,10 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its verifier needs the variable 'NO_SUCH_KEY'": {"task.toml": '[verifier.env]\nA = "${NO_SUCH_KEY}"\n'},
     "its environment needs the variable 'HOME' from outside": {"task.toml": '[environment.env]\nA = "${HOME}"\n'},
     "several containers.*main, db": {COMPOSED: "services: {main: {}, db: {image: x}}\n"},
-    "its image is built from `context: \\.\\.": {COMPOSED: "services: {main: {build: ..}}\n"},
+    "built from `context: \\.\\./\\.\\.`, which leads out of its folder": {
+        COMPOSED: "services: {main: {build: ../..}}\n"
+    },
+    "its image is built with 'target'": {COMPOSED: "services: {main: {build: {target: x}}}\n"},
     "its container has 'privileged'": {COMPOSED: "services: {main: {privileged: true}}\n"},
     "its container runs `serve`": {COMPOSED: "services: {main: {command: serve}}\n"},
     "its container has the volume './d:/d'": {COMPOSED: "services: {main: {volumes: ['./d:/d']}}\n"},

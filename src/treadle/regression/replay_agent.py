@@ -6,7 +6,7 @@ memories, the files at the beginning, the time and the run's id, and the results
 request is compared with the recorded one. The first that differs ends the replay, unless differences are accepted.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -129,6 +129,7 @@ class _Replay:
         self.turns = recorded.bodies_of(e.TurnStarted)
         self._ended = {body.turn: body for body in recorded.bodies_of(e.TurnCompleted)}
         self._compacted = Counter(_find_compactions(recorded))
+        self._changes = _find_changes(recorded)
         self._refusal: str | None = None
         """Why the recording cannot be updated from its own answers; `None` if it can."""
         self.parts = _TodaysParts(agent, self)
@@ -148,7 +149,8 @@ class _Replay:
         )
         driver = await begin(parts, task or first.content, Given(parts.answer, parts.deps), beginning)
         bench = driver.bench
-        bench.stand_in = RecordedTools(recorded, settings.tools, bench, by_id=not settings.is_live).answer
+        tools = RecordedTools(recorded, settings.tools, bench, by_id=not settings.is_live)
+        bench.stand_in = tools.answer
         if not settings.is_live:
             driver.compaction = RecordedCompaction(parts.model, bench, recorded)
         try:
@@ -156,7 +158,9 @@ class _Replay:
                 if driver.state.turn.number < turn.turn:
                     for _ in range(self._compacted[turn.turn]):
                         await driver.compact()
-                    driver.put(await open_turn(parts, driver, turn.message))
+                    snapshot, blobs = tools.restore(self._changes[turn.turn])
+                    opened = await open_turn(parts, driver, turn.message)
+                    driver.put(*snapshot, opened, blobs=blobs or None)
                 await driver.drive()
                 if not settings.is_live:
                     self._check_turn(driver, turn.turn)
@@ -270,6 +274,19 @@ class _Replay:
             if said.question_id == question.question_id or is_same:
                 return Answer(said.text, is_declined=not said.text)
         return Answer(is_declined=True) if self.settings.is_live else None
+
+
+def _find_changes(recorded: RecordedRun) -> Mapping[int, list[e.SnapshotTaken]]:
+    """Return the changes of files that were made for each turn, before it began."""
+    found, last = defaultdict[int, list[e.SnapshotTaken]](list), 0
+    for event in recorded.events:
+        if isinstance(event.body, e.TurnStarted):
+            last = 0
+        elif isinstance(event.body, e.TurnCompleted):
+            last = event.body.turn
+        elif isinstance(event.body, e.SnapshotTaken) and last:
+            found[last + 1].append(event.body)
+    return found
 
 
 def _find_compactions(recorded: RecordedRun) -> Iterator[int]:

@@ -23,7 +23,7 @@ from treadle.sandbox.commands.images import (
     FOLDER_VARIABLE,
     NoBuilderError,
     build_image,
-    digest_folder,
+    digest_build,
     find_image_fault,
     open_image,
 )
@@ -42,6 +42,18 @@ _REMEMBERED_SECONDS = 600
 """How long a failure of an image is remembered. A command lists the same tasks several times."""
 _FAILED: dict[tuple[object, ...], tuple[float, str]] = {}
 """When images could not be made, and why, by all that an image is made from."""
+
+
+class ImageBuild(Struct, frozen=True):
+    """What an image is built from."""
+
+    context: Path
+    """The folder with the files that the Dockerfile may copy."""
+    dockerfile: Path
+
+    def digest(self) -> str:
+        """Return a hash of all that the image is built from."""
+        return digest_build(self.context, self.dockerfile)
 
 
 class Image(Struct):
@@ -94,32 +106,32 @@ def needs_image(why: str) -> ConfigError:
     return ConfigError(f"it needs its image: {why}")
 
 
-def find_image(context: Path, settings: Mapping[str, object]) -> Image:
-    """Return what the Dockerfile in `context` makes: as files for the sandbox if these will do, else as an image
+def find_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
+    """Return what a Dockerfile makes: as files for the sandbox if these will do, else as an image
     that Docker or Podman builds or pulls. `settings` are those of the environment in `task.toml`.
 
     An image that could not be made is not tried again for `_REMEMBERED_SECONDS`, unless its folder changes.
     Raises: `ConfigError` that says why neither can be had.
     """
-    _check_entry(context)
+    _check_entry(build.dockerfile)
     try:
-        return read_image(context, settings)
+        return read_image(build, settings)
     except ConfigError as error:
         refusal = error
     given = settings.get("docker_image")
-    if not given and not (context / "Dockerfile").is_file():
+    if not given and not build.dockerfile.is_file():
         raise refusal
     if (fault := find_fault() or find_image_fault()) is not None:
         raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
     seconds = settings.get("build_timeout_sec", 600.0)
     limit = float(seconds) if isinstance(seconds, int | float) else 600.0
     place = [os.environ.get(name) for name in (BUILDER_VARIABLE, FOLDER_VARIABLE)]
-    key = (given or digest_folder(context), limit, *place)
+    key = (given or build.digest(), limit, *place)
     failed_at, why = _FAILED.get(key, (0.0, ""))
     if why and time.monotonic() - failed_at < _REMEMBERED_SECONDS:
         raise ConfigError(why)
     try:
-        root = open_image(str(given or build_image(context, limit)))
+        root = open_image(str(given or build_image(build.context, limit, build.dockerfile)))
     except NoBuilderError as error:
         raise ConfigError(f"{refusal}; {error}") from None
     except (ConfigError, SandboxError) as error:
@@ -129,12 +141,12 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     return Image(folder=folder if isinstance(folder, str) else root.begin, root=root)
 
 
-def read_image(context: Path, settings: Mapping[str, object]) -> Image:
-    """Return what the Dockerfile in `context` makes; `settings` are those of the environment in `task.toml`.
+def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
+    """Return what a Dockerfile makes; `settings` are those of the environment in `task.toml`.
 
     Raises: `ConfigError` that says why the task needs its image, or what must be installed.
     """
-    path = context / "Dockerfile"
+    path = build.dockerfile
     if not path.is_file():
         given = settings.get("docker_image")
         raise needs_image(f"its image is {given!r}" if given else "it has no Dockerfile")
@@ -144,7 +156,7 @@ def read_image(context: Path, settings: Mapping[str, object]) -> Image:
         if word.upper() == "FROM":
             image = Image()  # What an earlier stage makes is not in the image.
         try:
-            _apply(image, context, word.upper(), rest.strip(), line)
+            _apply(image, build.context, word.upper(), rest.strip(), line)
         except ValueError as error:
             if isinstance(error, ConfigError):
                 raise
@@ -160,9 +172,8 @@ def read_image(context: Path, settings: Mapping[str, object]) -> Image:
     return image
 
 
-def _check_entry(context: Path) -> None:
-    """Raises: `ConfigError` if the image starts a program beside the agent."""
-    path = context / "Dockerfile"
+def _check_entry(path: Path) -> None:
+    """Raises: `ConfigError` if the image of a Dockerfile starts a program beside the agent."""
     lines = _lines(path.read_text("utf-8", "replace")) if path.is_file() else []
     last = ""
     for word, _, rest in (line.partition(" ") for line in lines):
