@@ -234,7 +234,6 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     },
     "it has files in '/tmp/x', which the sandbox has itself": {"task.toml": f"artifacts = ['/tmp/x']\n{SEPARATE}"},
     "its verifier has collect": {"task.toml": '[[verifier.collect]]\ncommand = "true"\n'},
-    "its environment has skills_dir": {"task.toml": '[environment]\nskills_dir = "/skills"\n'},
     "its agent has earlier answers": {"trajectory.json": "{}"},
     "its verifier.timeout_sec is 'soon'; give a number": {"task.toml": '[verifier]\ntimeout_sec = "soon"\n'},
     "its agent.timeout_sec is inf; give a number": {"task.toml": "[agent]\ntimeout_sec = inf\n"},

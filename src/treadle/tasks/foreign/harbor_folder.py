@@ -144,7 +144,7 @@ class HarborTurn(Struct, frozen=True):
         """Return what the image is built from. Raises: `ConfigError` if that is not in the folder of the task."""
         given = _read_service(self.context).get("build") or {}
         told = given if isinstance(given, dict) else {"context": given}
-        known = {"CONTEXT_DIR": str(self.context)}
+        known = {"CONTEXT_DIR": str(self.context.absolute())}
         context = self.context / _fill(str(told.get("context") or ""), known, "build")
         file = context / _fill(str(told.get("dockerfile") or "Dockerfile"), known, "build")
         if not all(path.resolve().is_relative_to(self.place.resolve()) for path in (context, file)):
@@ -268,7 +268,7 @@ def _check_links(place: Path) -> None:
 def _check_settings(folder: HarborTurn) -> None:
     """Raises: `ConfigError` if the settings of a task ask for more than the sandbox has."""
     environment, verifier = folder.section("environment"), folder.section("verifier")
-    for name in ("mcp_servers", "gpus", "tpu", "skills_dir"):
+    for name in ("mcp_servers", "gpus", "tpu"):
         if environment.get(name):
             raise ConfigError(f"its environment has {name}, which Treadle cannot give it")
     if str(environment.get("os", "linux")).lower() != "linux":

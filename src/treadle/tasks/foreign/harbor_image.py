@@ -68,6 +68,8 @@ class Image(Struct):
     variables: dict[str, str] = {}
     arguments: dict[str, str] = {}
     """The variables of the build."""
+    home: str = "/root"
+    """The home folder of the user."""
     root: ImageRoot | None = None
     """The unpacked image, which then has all files and variables; `None` if the sandbox itself will do."""
 
@@ -167,6 +169,9 @@ def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
         raise needs_image("its working folder is the root")
     for name in (image.folder, *image.files):
         image.place(name)
+    image.folders.add(image.home)
+    # Caches of programs would fill the run's files.
+    image.variables = {"HOME": image.home, "XDG_CACHE_HOME": "/tmp", **image.variables}
     if image.folder.split("/")[1] in NAMES.sandbox_folders:
         raise needs_image(f"its working folder is {image.folder!r}, which the sandbox has itself")
     return image
@@ -208,9 +213,9 @@ def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None
     elif word == "RUN":
         for command in split_commands(_expand(image, rest)):
             _run(image, command, line)
-    elif word == "USER" and rest not in ("root", "0"):
-        image.folders.add(f"/home/{rest}")
-    elif word not in ("FROM", "USER") and word not in _IGNORED:
+    elif word == "USER":
+        image.home = "/root" if rest in ("root", "0") else f"/home/{rest.partition(':')[0]}"
+    elif word != "FROM" and word not in _IGNORED:
         raise needs_image(f"its Dockerfile has `{line[:80]}`")
 
 

@@ -51,6 +51,10 @@ _VARIABLE = "variable."
 """The beginning of the names of variables in the text of a toolset."""
 _STATE = "harbor"
 """The name under which a run keeps what the tests of earlier turns found."""
+_SOLUTION = "/solution"
+"""The folder of the reference solution, which is empty for other models."""
+_SKILLS = "The folder {} has skills. Before you begin, read the SKILL.md of each that may help."
+"""What an agent is told about the skills of a task."""
 _KEPT = ".solution"
 """The file of the run with a solution that is too long for one command."""
 _CHUNK_CHARS = 60_000
@@ -96,6 +100,8 @@ class HarborTask:
             self._image.folders |= {"/logs/agent", "/logs/artifacts"}
         self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}",)
         self.input = first.instruction
+        if skills := first.section("environment").get("skills_dir"):
+            self.instructions = _SKILLS.format(skills)
         self.files: Mapping[str, bytes] = {
             self._image.place(path): content for path, content in self._image.files.items()
         }
@@ -113,7 +119,8 @@ class HarborTask:
         if self._image.root is not None:
             told["root"] = self._image.root.image_id
         told |= {f"{_VARIABLE}{name}": text for name, text in self._image.variables.items() if name != "PATH"}
-        return f"{','.join([*self._image.mounts, self._image.folder])}?{urlencode(told)}"
+        solved = [_SOLUTION] if self._image.root is None and self._turns[0].is_harbor else []
+        return f"{','.join([*self._image.mounts, *solved, self._image.folder])}?{urlencode(told)}"
 
     def find_solver(self, prompt: str) -> Solver | None:
         """Return a solver that runs the reference solution; `None` for another prompt, or without a solution."""
@@ -211,9 +218,8 @@ def _do_nothing() -> Solver:
 
 
 def _run_solution(turn: HarborTurn, image: Image) -> Solver:
-    """Run the reference solution in one call, with the files beside it in `/solution` of the image, or in
-    `/tmp/solution` without one."""
-    folder = "/solution" if image.root else "/tmp/solution"
+    """Run the reference solution in one call, with the files beside it in `/solution`, which is empty then."""
+    folder = _SOLUTION if image.root or turn.is_harbor else f"/tmp{_SOLUTION}"
     if turn.solution.suffix == ".yaml":
         listed = decode_document(turn.solution.read_bytes(), str(turn.solution), is_yaml=True)
         lines = (
@@ -247,7 +253,8 @@ def _run_solution(turn: HarborTurn, image: Image) -> Solver:
     given = {**turn.variables("solution"), "BASH_ENV": f"{folder}/.installers.sh"}
     runner = f"chmod +x {folder}/solve.sh; " if OTHER_PROGRAM.match(parts["solve.sh"]) else f"{BASH} "
     exports = "".join(f"export {name}={shlex.quote(str(value))}; " for name, value in given.items())
-    command = f"{written}{exports}{runner}{folder}/solve.sh"
+    removed = f"code=$?; cd /; rm -rf {folder}/* {folder}/.installers.sh; exit $code"
+    command = f"{written}{exports}{runner}{folder}/solve.sh; {removed}"
     results = yield Step([WantedCall("shell", {"command": command})], may_fail=True)
     return f"The reference solution was run. {results[0].strip()[-200:]}"
 
