@@ -140,6 +140,12 @@ class HarborTurn(Struct, frozen=True):
         filled = {str(key): _fill(str(text), _COMPOSE.variables, "compose file") for key, text in pairs}
         return {**{key: text for key, text in filled.items() if text}, **made}
 
+    @property
+    def workplace(self) -> str | None:
+        """The working folder that the file for Docker Compose names, if it does. Raises: `ConfigError`."""
+        named = _read_service(self.context).get("working_dir")
+        return named if isinstance(named, str) else None
+
     def find_build(self) -> ImageBuild:
         """Return what the image is built from. Raises: `ConfigError` if that is not in the folder of the task."""
         given = _read_service(self.context).get("build") or {}
@@ -309,7 +315,9 @@ def _read_service(context: Path) -> Mapping[str, Json]:
     found = decode_document(path.read_bytes(), str(path), is_yaml=True)
     services = found.get("services") if isinstance(found, dict) else None
     named = services if isinstance(services, dict) else {}
-    if len(named) > 1 or not named.keys() <= _COMPOSE.main_services:
+    # Harbor adds services to a container `main` of its own; for terminal-bench, the only one has any name.
+    is_bench = (context / "task.yaml").is_file()
+    if len(named) > 1 or not (is_bench or named.keys() <= _COMPOSE.main_services):
         told = ", ".join(map(str, named))
         raise ConfigError(f"it has several containers, or one of its own ({path.name}: {told})")
     given: Json = next(iter(named.values()), None) or {}

@@ -11,13 +11,16 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, SandboxError
+from treadle.http.background import run_blocking
 from treadle.sandbox.commands.bubblewrap import ImageRoot
-from treadle.sandbox.commands.host import find_fault
+from treadle.sandbox.commands.host import HostCommands, find_fault
 from treadle.sandbox.commands.images import (
     BUILDER_VARIABLE,
     FOLDER_VARIABLE,
@@ -27,7 +30,10 @@ from treadle.sandbox.commands.images import (
     find_image_fault,
     open_image,
 )
-from treadle.tasks.foreign.installers import NAMES, find_missing, split_commands
+from treadle.sandbox.commands.run_folder import STATE, Extras
+from treadle.sandbox.in_memory import MemorySandbox
+from treadle.sandbox.protocol import CommandOutcome, Limits
+from treadle.tasks.foreign.installers import NAMES, find_binds, find_missing, read_functions, split_commands
 
 OUTER = ".root"
 """The folder of the run's files with everything that is outside of the working folder."""
@@ -36,10 +42,16 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)$")
 _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 """The wild cards of `.dockerignore` as regular expressions."""
+_TOP = re.compile(r"(?<![\w./:])/((?!(?:" + "|".join(NAMES.sandbox_folders) + r")\b)\w[\w.-]*)")
+"""The first part of an absolute path in a command, besides those that the sandbox has itself."""
+_RUN_SECONDS = 120
+"""How long a line of a Dockerfile may run in the sandbox."""
 _TESTS = ("/tests", "/logs", "/solution", "/oracle")
 """Folders that only the tests or the reference solution use; what an image copies there is left out."""
 _REMEMBERED_SECONDS = 600
 """How long a failure of an image is remembered. A command lists the same tasks several times."""
+_READ: dict[tuple[str, object], "Image"] = {}
+"""What Dockerfiles make, because their lines may take long in the sandbox."""
 _FAILED: dict[tuple[object, ...], tuple[float, str]] = {}
 """When images could not be made, and why, by all that an image is made from."""
 
@@ -73,6 +85,10 @@ class Image(Struct):
     root: ImageRoot | None = None
     """The unpacked image, which then has all files and variables; `None` if the sandbox itself will do."""
 
+    def copy(self) -> "Image":
+        """Return an equal image, whose parts can be changed."""
+        return replace(self, files={**self.files}, folders={*self.folders}, variables={**self.variables})
+
     def place(self, path: str) -> str:
         """Return where an absolute path is in the run's files. Raises: `ConfigError` if only the sandbox has it."""
         if self.is_inner(path):
@@ -91,6 +107,11 @@ class Image(Struct):
         return sorted(
             path for path in found - {self.folder} if path.split("/")[1] not in NAMES.sandbox_folders
         )
+
+    def find(self, place: str) -> str:
+        """Return the absolute path of a file of the run, the inverse of `place`."""
+        is_outer = place.startswith(f"{OUTER}/")
+        return place[len(OUTER) :] if is_outer else posixpath.join(self.folder, place)
 
     def is_inner(self, path: str) -> bool:
         """Return whether an absolute path is in the working folder."""
@@ -149,6 +170,9 @@ def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     Raises: `ConfigError` that says why the task needs its image, or what must be installed.
     """
     path = build.dockerfile
+    key = build.digest() if path.is_file() else "", settings.get("workdir")
+    if known := _READ.get(key):
+        return known.copy()
     if not path.is_file():
         given = settings.get("docker_image")
         raise needs_image(f"its image is {given!r}" if given else "it has no Dockerfile")
@@ -174,6 +198,7 @@ def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     image.variables = {"HOME": image.home, "XDG_CACHE_HOME": "/tmp", **image.variables}
     if image.folder.split("/")[1] in NAMES.sandbox_folders:
         raise needs_image(f"its working folder is {image.folder!r}, which the sandbox has itself")
+    _READ[key] = image.copy()
     return image
 
 
@@ -195,9 +220,9 @@ def _lines(text: str) -> list[str]:
 
 
 def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None:
-    if word == "FROM" and not _is_base(next((name for name in rest.split() if name[:2] != "--"), "")):
-        raise needs_image(f"its Dockerfile has `{line[:80]}`")
-    if word == "WORKDIR":
+    if word == "FROM":
+        _begin(image, next((name for name in rest.split() if name[:2] != "--"), ""), line)
+    elif word == "WORKDIR":
         image.folder = _resolve(image, _expand(image, rest.strip("\"'")))
         image.folders.add(image.folder)
     elif word in ("COPY", "ADD"):
@@ -211,38 +236,104 @@ def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None
             name, _, value = pair.partition("=")
             image.variables[name] = _expand(image, value)
     elif word == "RUN":
-        for command in split_commands(_expand(image, rest)):
-            _run(image, command, line)
+        _run(image, rest, line)
     elif word == "USER":
         image.home = "/root" if rest in ("root", "0") else f"/home/{rest.partition(':')[0]}"
-    elif word != "FROM" and word not in _IGNORED:
+    elif word not in _IGNORED:
         raise needs_image(f"its Dockerfile has `{line[:80]}`")
 
 
-def _is_base(name: str) -> bool:
+def _begin(image: Image, name: str, line: str) -> None:
+    """Apply a FROM line. Raises: `ConfigError` if the sandbox may lack what the base has."""
     *folders, last = name.split("/")
-    stem = re.split(r"[:@]", last)[0]
-    return stem in NAMES.base_images or bool(folders and folders[-1] in NAMES.base_image_folders)
-
-
-def _run(image: Image, command: list[str], line: str) -> None:
-    """Apply a command of a RUN line. Raises: `ConfigError` if the sandbox cannot have its effect."""
-    name, *words = command
-    named = [word for word in words if not word.startswith("-")]
-    if name == "mkdir":
-        image.folders.update(_resolve(image, word) for word in named if word != "777")
-    elif name == "touch":
-        image.files.update({_resolve(image, word): b"" for word in named})
-    elif name == "rm":
-        _remove(image, [_resolve(image, word) for word in named])
-    elif name in ("chmod", "chown", "true", "set", "export"):
-        return  # the sandbox has one user, who may do all with the run's files
-    elif name == "ln" and any(PurePosixPath(word).name.startswith("python3") for word in named):
-        return
-    elif not (missing := find_missing(command)).is_installer:
+    folder = NAMES.base_image_folders.get(folders[-1] if folders else "")
+    if folder is None and re.split(r"[:@]", last)[0] not in NAMES.base_images:
         raise needs_image(f"its Dockerfile has `{line[:80]}`")
-    elif missing.names:
-        raise ConfigError(f"its Dockerfile installs what is not here: {missing.advice}")
+    image.folder = folder or "/"
+
+
+def _run(image: Image, text: str, line: str) -> None:
+    """Apply a RUN line. What is more than usual commands on files and installers is run in the sandbox.
+
+    Raises: `ConfigError` if the sandbox cannot have its effect.
+    """
+    commands = split_commands(_expand(image, text))
+    for missing in map(find_missing, commands):
+        if missing.names:
+            raise ConfigError(f"its Dockerfile installs what is not here: {missing.advice}")
+    if any(
+        command[0] in NAMES.network_programs and not find_missing(command).is_installer
+        for command in commands
+    ):
+        raise needs_image(f"its Dockerfile has `{line[:80]}`")
+    if not commands or not all(map(_is_usual, commands)):
+        _run_in_sandbox(image, text, line)
+        return
+    for name, *words in commands:
+        named = [word for word in words if not word.startswith("-")]
+        if name == "mkdir":
+            image.folders.update(_resolve(image, word) for word in named if word != "777")
+        elif name == "touch":
+            image.files.update({_resolve(image, word): b"" for word in named})
+        elif name == "rm":
+            _remove(image, [_resolve(image, word) for word in named])
+
+
+def _is_usual(command: list[str]) -> bool:
+    name, *words = command
+    if name == "ln":
+        return any(PurePosixPath(word).name.startswith("python3") for word in words)
+    # The sandbox has one user, who may do all with the run's files.
+    usual = ("mkdir", "touch", "rm", "chmod", "chown", "true", "set", "export")
+    return name in usual or find_missing(command).is_installer
+
+
+def _run_in_sandbox(image: Image, text: str, line: str) -> None:
+    """Run the commands of a RUN line over the files of an image, which gets what they change.
+
+    Raises: `ConfigError` if they fail, or change what a run's files cannot hold.
+    """
+    named = {f"/{top}" for top in _TOP.findall(text)}
+    folder = (
+        image.folder if image.folder != "/" else f"/{OUTER}"
+    )  # nothing can be mounted in place of the root
+    made = replace(image, folder=folder, folders={*image.folders, *named})
+    box = MemorySandbox({made.place(path): content for path, content in image.files.items()})
+    # Where images come from, `echo` of /bin/sh knows escapes, and bash has the functions for installers.
+    script = f"cd {shlex.quote(image.folder)}\n{read_functions().decode()}\n{text}"
+    command = f"bash -O xpg_echo -c {shlex.quote(script)}"
+    variables = {**image.arguments, **image.variables, "HOME": image.home}
+    commands = make_commands(made, variables)
+
+    async def run() -> CommandOutcome:
+        async with commands.open() as place:
+            return await place.run(command, box, Limits(seconds=_RUN_SECONDS))
+
+    try:
+        outcome = run_blocking(run())
+    except SandboxError as error:
+        raise needs_image(f"its Dockerfile has `{line[:80]}`: {error}") from error
+    state = box.read_state(STATE)
+    kept = Extras() if state is None else msgspec.json.decode(state, type=Extras)
+    odd = [*kept.links, *[path for path in kept.executable if not box.read(path).startswith(b"#!")]]
+    if outcome.exit_code or outcome.stop or outcome.removed or odd:
+        said = f"it makes {odd[0]!r}" if odd else outcome.reason or outcome.text.strip()[-200:]
+        raise needs_image(f"its Dockerfile has `{line[:80]}`: {said}")
+    image.files = {made.find(path): box.read(path) for path in box.paths()}
+    empty = {made.find(path) for path in kept.folders}
+    image.folders = {path for path in empty if path not in named} | image.folders
+
+
+def make_commands(
+    image: Image, variables: Mapping[str, str], places: Mapping[str, str] = MappingProxyType({})
+) -> HostCommands:
+    """Return the place for commands in an image, with the variables of the environment. `places` maps paths of
+    commands to more folders of the run's files, if the image is not unpacked."""
+    given = {name: text for name, text in variables.items() if name != "PATH"}
+    if image.root is not None:
+        return HostCommands(aliases={image.folder: ""}, root=image.root.image_id, variables=given)
+    aliases = {**place_mounts(image.folder, image.mounts), **places}
+    return HostCommands(aliases=aliases, binds=find_binds(), variables=given)
 
 
 def _expand(image: Image, text: str) -> str:
@@ -287,6 +378,8 @@ def _resolve(image: Image, path: str) -> str:
 
 def _copy(image: Image, context: Path, arguments: str, *, may_unpack: bool) -> None:
     """Add the files of a COPY or ADD line to an image. Raises: `ConfigError`."""
+    if re.match(r"--from=\S*astral-sh/uv\b", arguments):
+        return  # uv is among the installers that do nothing here
     options = re.match(r"(?:--\S+\s+)*", arguments)
     given = arguments[options.end() :] if options else arguments
     words = msgspec.json.decode(given, type=list[str]) if given.startswith("[") else shlex.split(given)

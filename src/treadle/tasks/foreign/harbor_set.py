@@ -93,7 +93,10 @@ class HarborTask:
         self._turns, first = turns, turns[0]
         own = first.variables("environment")
         first.variables("solution")
-        self._image = find_image(first.find_build(), first.section("environment"))
+        environment = {**first.section("environment")}
+        if (workplace := first.workplace) is not None:
+            environment.setdefault("workdir", workplace)
+        self._image = find_image(first.find_build(), environment)
         self._image.variables |= own
         self._tests = [TurnTests(turn, self._image) for turn in turns]
         if self._image.root is None and first.is_harbor:

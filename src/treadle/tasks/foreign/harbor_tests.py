@@ -10,7 +10,6 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,13 +17,12 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError
 from treadle.runs.task import Grade
 from treadle.sandbox.commands.bubblewrap import ImageRoot
-from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import CommandOutcome, Limits
 from treadle.tasks.foreign.harbor_folder import HarborTurn
-from treadle.tasks.foreign.harbor_image import OUTER, Image, ImageBuild, place_mounts, read_image
-from treadle.tasks.foreign.installers import find_binds, find_obstacle, read_functions
+from treadle.tasks.foreign.harbor_image import Image, ImageBuild, make_commands, read_image
+from treadle.tasks.foreign.installers import find_obstacle, read_functions
 
 BASH = "$(command -v bash || echo sh)"
 _HIDDEN = ".grading"
@@ -94,11 +92,8 @@ class TurnTests:
         tests, of their image and of the run's artifacts."""
         if not self._turn.is_separate:
             return self._image, files
-        outer, folder, made = f"{OUTER}/", self._image.folder, dict(self._tested.files)
-        left = {
-            f"/{name.removeprefix(outer)}" if name.startswith(outer) else f"{folder}/{name}": content
-            for name, content in files.items()
-        }
+        made = dict(self._tested.files)
+        left = {self._image.find(name): content for name, content in files.items()}
         for source in self._artifacts:
             found = {path: content for path, content in left.items() if f"{path}/".startswith(f"{source}/")}
             if found:
@@ -137,18 +132,6 @@ class TurnTests:
             if path.is_file()
         }
         return {**found, f"{base}tests/.installers.sh": read_functions(), f"{base}logs/verifier/.keep": b""}
-
-
-def make_commands(
-    image: Image, variables: Mapping[str, str], places: Mapping[str, str] = MappingProxyType({})
-) -> HostCommands:
-    """Return the place for commands in an image, with the variables of the environment. `places` maps paths of
-    commands to more folders of the run's files, if the image is not unpacked."""
-    given = {name: text for name, text in variables.items() if name != "PATH"}
-    if image.root is not None:
-        return HostCommands(aliases={image.folder: ""}, root=image.root.image_id, variables=given)
-    aliases = {**place_mounts(image.folder, image.mounts), **places}
-    return HostCommands(aliases=aliases, binds=find_binds(), variables=given)
 
 
 def join_outcomes(made: Sequence[TurnOutcome], missing: int, *, is_final: bool) -> Grade:

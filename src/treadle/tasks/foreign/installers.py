@@ -41,7 +41,7 @@ class _Names(Struct, frozen=True):
     root_folders: frozenset[str]
     idle_entries: frozenset[str]
     base_images: frozenset[str]
-    base_image_folders: frozenset[str]
+    base_image_folders: dict[str, str]
     package_folders: tuple[str, ...]
 
 
