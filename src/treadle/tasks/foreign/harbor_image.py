@@ -293,17 +293,19 @@ def _run_in_sandbox(image: Image, text: str, line: str) -> None:
 
     Raises: `ConfigError` if they fail, or change what a run's files cannot hold.
     """
-    named = {f"/{top}" for top in _TOP.findall(text)}
-    folder = (
-        image.folder if image.folder != "/" else f"/{OUTER}"
-    )  # nothing can be mounted in place of the root
+    named = {f"/{top}" for top in _TOP.findall(text)} | {image.home}
+    # Nothing can be mounted in place of the root.
+    folder = f"/{OUTER}" if image.folder == "/" else image.folder
     made = replace(image, folder=folder, folders={*image.folders, *named})
-    box = MemorySandbox({made.place(path): content for path, content in image.files.items()})
+    # Later lines find what the build keeps in /tmp, which is another one for each command.
+    kept = shlex.quote(f"{folder}/{OUTER}/tmp")
+    places = {path: OUTER + path if path.startswith("/tmp/") else made.place(path) for path in image.files}
+    box = MemorySandbox({places[path]: content for path, content in image.files.items()})
     # Where images come from, `echo` of /bin/sh knows escapes, and bash has the functions for installers.
     script = f"cd {shlex.quote(image.folder)}\n{read_functions().decode()}\n{text}"
-    command = f"bash -O xpg_echo -c {shlex.quote(script)}"
-    variables = {**image.arguments, **image.variables, "HOME": image.home}
-    commands = make_commands(made, variables)
+    command = f"mkdir -p {kept}; cp -a {kept}/. /tmp/; bash -O xpg_echo -c {shlex.quote(script)}; code=$?; "
+    command += f"rm -rf {kept}; cp -a /tmp {kept}; exit $code"
+    commands = make_commands(made, {**image.arguments, **image.variables, "HOME": image.home})
 
     async def run() -> CommandOutcome:
         async with commands.open() as place:
@@ -314,14 +316,14 @@ def _run_in_sandbox(image: Image, text: str, line: str) -> None:
     except SandboxError as error:
         raise needs_image(f"its Dockerfile has `{line[:80]}`: {error}") from error
     state = box.read_state(STATE)
-    kept = Extras() if state is None else msgspec.json.decode(state, type=Extras)
-    odd = [*kept.links, *[path for path in kept.executable if not box.read(path).startswith(b"#!")]]
+    extras = Extras() if state is None else msgspec.json.decode(state, type=Extras)
+    odd = [*extras.links, *[path for path in extras.executable if not box.read(path).startswith(b"#!")]]
     if outcome.exit_code or outcome.stop or outcome.removed or odd:
         said = f"it makes {odd[0]!r}" if odd else outcome.reason or outcome.text.strip()[-200:]
         raise needs_image(f"its Dockerfile has `{line[:80]}`: {said}")
     image.files = {made.find(path): box.read(path) for path in box.paths()}
-    empty = {made.find(path) for path in kept.folders}
-    image.folders = {path for path in empty if path not in named} | image.folders
+    image.files.pop(f"{image.home}/.local/bin/env", None)  # the functions for installers make it
+    image.folders |= {made.find(path) for path in extras.folders} - named
 
 
 def make_commands(
