@@ -322,7 +322,6 @@ def _run_in_sandbox(image: Image, text: str, line: str) -> None:
         said = f"it makes {odd[0]!r}" if odd else outcome.reason or outcome.text.strip()[-200:]
         raise needs_image(f"its Dockerfile has `{line[:80]}`: {said}")
     image.files = {made.find(path): box.read(path) for path in box.paths()}
-    image.files.pop(f"{image.home}/.local/bin/env", None)  # the functions for installers make it
     image.folders |= {made.find(path) for path in extras.folders} - named
 
 
