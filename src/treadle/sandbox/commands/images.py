@@ -447,7 +447,8 @@ def _locked(name: str) -> Iterator[tuple[Path, int]]:
 
 def digest_build(context: Path, dockerfile: Path) -> str:
     """Return a hash of a Dockerfile and of all files of a folder, with their names and modes."""
-    found = [(path, path.lstat()) for path in (*sorted(context.rglob("*")), dockerfile)]
+    paths = sorted({*context.rglob("*"), *([dockerfile] if dockerfile.exists() else [])})
+    found = [(path, path.lstat()) for path in paths]
     return _hash_files(
         tuple((path, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found), context
     )

@@ -33,14 +33,13 @@ from treadle.runs.task import Grade, TaskSet, get_task
 from treadle.sandbox.commands.images import IMAGE_ID
 from treadle.sandbox.protocol import Limits, RunFiles, Sandbox
 from treadle.tasks.foreign.harbor_folder import HarborTurn, read_folder
-from treadle.tasks.foreign.harbor_image import Image, find_image, place_mounts
+from treadle.tasks.foreign.harbor_image import Image, find_image, make_commands, place_mounts
 from treadle.tasks.foreign.harbor_tests import (
     BASH,
     OTHER_PROGRAM,
     TurnOutcome,
     TurnTests,
     join_outcomes,
-    make_commands,
 )
 from treadle.tasks.foreign.installers import find_binds, read_functions
 from treadle.tasks.foreign.left_out import warn_once
