@@ -6,8 +6,9 @@ memories, the files at the beginning, the time and the run's id, and the results
 request is compared with the recorded one. The first that differs ends the replay, unless differences are accepted.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 from msgspec import Struct
@@ -129,7 +130,11 @@ class _Replay:
         self.turns = recorded.bodies_of(e.TurnStarted)
         self._ended = {body.turn: body for body in recorded.bodies_of(e.TurnCompleted)}
         self._compacted = Counter(_find_compactions(recorded))
-        self._changes = _find_changes(recorded)
+        self._changes = {
+            opened.body.turn: [before.body]
+            for before, opened in pairwise(recorded.events)
+            if isinstance(opened.body, e.TurnStarted) and isinstance(before.body, e.SnapshotTaken)
+        }
         self._refusal: str | None = None
         """Why the recording cannot be updated from its own answers; `None` if it can."""
         self.parts = _TodaysParts(agent, self)
@@ -158,7 +163,7 @@ class _Replay:
                 if driver.state.turn.number < turn.turn:
                     for _ in range(self._compacted[turn.turn]):
                         await driver.compact()
-                    snapshot, blobs = tools.restore(self._changes[turn.turn])
+                    snapshot, blobs = tools.restore(self._changes.get(turn.turn, []))
                     opened = await open_turn(parts, driver, turn.message)
                     driver.put(*snapshot, opened, blobs=blobs or None)
                 await driver.drive()
@@ -274,19 +279,6 @@ class _Replay:
             if said.question_id == question.question_id or is_same:
                 return Answer(said.text, is_declined=not said.text)
         return Answer(is_declined=True) if self.settings.is_live else None
-
-
-def _find_changes(recorded: RecordedRun) -> Mapping[int, list[e.SnapshotTaken]]:
-    """Return the changes of files that were made for each turn, before it began."""
-    found, last = defaultdict[int, list[e.SnapshotTaken]](list), 0
-    for event in recorded.events:
-        if isinstance(event.body, e.TurnStarted):
-            last = 0
-        elif isinstance(event.body, e.TurnCompleted):
-            last = event.body.turn
-        elif isinstance(event.body, e.SnapshotTaken) and last:
-            found[last + 1].append(event.body)
-    return found
 
 
 def _find_compactions(recorded: RecordedRun) -> Iterator[int]:

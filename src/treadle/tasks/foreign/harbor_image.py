@@ -32,6 +32,7 @@ from treadle.sandbox.commands.images import (
 )
 from treadle.sandbox.commands.run_folder import STATE, Extras
 from treadle.sandbox.in_memory import MemorySandbox
+from treadle.sandbox.mount import IgnoreRules
 from treadle.sandbox.protocol import CommandOutcome, Limits
 from treadle.tasks.foreign.installers import NAMES, find_binds, find_missing, read_functions, split_commands
 
@@ -40,8 +41,6 @@ OUTER = ".root"
 _IGNORED = frozenset(("LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "SHELL", "HEALTHCHECK", "STOPSIGNAL"))
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)$")
-_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-"""The wild cards of `.dockerignore` as regular expressions."""
 _TOP = re.compile(r"(?<![\w./:])/((?!(?:" + "|".join(NAMES.sandbox_folders) + r")\b)\w[\w.-]*)")
 """The first part of an absolute path in a command, besides those that the sandbox has itself."""
 _RUN_SECONDS = 120
@@ -258,34 +257,36 @@ def _run(image: Image, text: str, line: str) -> None:
     Raises: `ConfigError` if the sandbox cannot have its effect.
     """
     commands = split_commands(_expand(image, text))
-    for missing in map(find_missing, commands):
+    installs = [find_missing(command) for command in commands]
+    for missing in installs:
         if missing.names:
             raise ConfigError(f"its Dockerfile installs what is not here: {missing.advice}")
-    if any(
-        command[0] in NAMES.network_programs and not find_missing(command).is_installer
-        for command in commands
-    ):
+    others = [
+        command for command, missing in zip(commands, installs, strict=True) if not missing.is_installer
+    ]
+    if any(command[0] in NAMES.network_programs for command in others):
         raise needs_image(f"its Dockerfile has `{line[:80]}`")
-    if not commands or not all(map(_is_usual, commands)):
+    if not commands or not all(_is_usual(image, command) for command in others):
         _run_in_sandbox(image, text, line)
         return
-    for name, *words in commands:
-        named = [word for word in words if not word.startswith("-")]
+    for name, *words in others:
         if name == "mkdir":
-            image.folders.update(_resolve(image, word) for word in named if word != "777")
-        elif name == "touch":
-            image.files.update({_resolve(image, word): b"" for word in named})
-        elif name == "rm":
-            _remove(image, [_resolve(image, word) for word in named])
+            named = [word for word in words if not word.startswith("-") and word != "777"]
+            image.folders.update(_resolve(image, word) for word in named)
 
 
-def _is_usual(command: list[str]) -> bool:
+def _is_usual(image: Image, command: list[str]) -> bool:
+    """Return whether the effect of a command is known: it makes folders, or has none on the run's files."""
     name, *words = command
     if name == "ln":
         return any(PurePosixPath(word).name.startswith("python3") for word in words)
+    if name == "rm":
+        removed = tuple(word.split("*")[0] for word in words if not word.startswith("-"))
+        return all(word.startswith("/") for word in removed) and not any(
+            path.startswith(removed) for path in (*image.files, *image.folders)
+        )
     # The sandbox has one user, who may do all with the run's files.
-    usual = ("mkdir", "touch", "rm", "chmod", "chown", "true", "set", "export")
-    return name in usual or find_missing(command).is_installer
+    return name in ("mkdir", "chmod", "chown", "true", "set", "export")
 
 
 def _run_in_sandbox(image: Image, text: str, line: str) -> None:
@@ -348,22 +349,6 @@ def _expand(image: Image, text: str) -> str:
     return _VARIABLE.sub(find, text)
 
 
-def _remove(image: Image, patterns: Sequence[str]) -> None:
-    """Remove files and folders from an image. What an image has before its Dockerfile is never there."""
-
-    def is_meant(place: PurePosixPath, pattern: str) -> bool:
-        # As in a shell, a star stands for no slash, and for no dot at the beginning of a name.
-        is_hidden = place.name.startswith(".") and not PurePosixPath(pattern).name.startswith(".")
-        return place.match(pattern) and not is_hidden
-
-    def is_kept(path: str) -> bool:
-        place = PurePosixPath(path)
-        return not any(is_meant(part, pattern) for part in (place, *place.parents) for pattern in patterns)
-
-    image.files = {path: content for path, content in image.files.items() if is_kept(path)}
-    image.folders = {path for path in image.folders if is_kept(path)}
-
-
 def _resolve(image: Image, path: str) -> str:
     """Return a path of the Dockerfile as an absolute one. Raises: `ConfigError` for one with open variables."""
     if "$" in path or "`" in path:
@@ -416,16 +401,17 @@ def _copy(image: Image, context: Path, arguments: str, *, may_unpack: bool) -> N
 def _read_ignored(context: Path) -> Callable[[str], bool]:
     """Return a function that says whether `.dockerignore` keeps a path of the context out of the build."""
     path = context / ".dockerignore"
-    rules = []
-    for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
-        rule = line.strip()
-        if not rule or rule.startswith("#"):
-            continue
-        parts = re.split(r"(\*\*/|\*\*|\*|\?)", posixpath.normpath(rule.lstrip("!").strip()).strip("/"))
-        made = "".join([_WILD.get(part, re.escape(part)) for part in parts])
-        rules.append((re.compile(f"{made}(?:/.*)?"), rule.startswith("!")))
+    lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+    given = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    # In contrast to git's, all rules are about the whole path.
+    names = [posixpath.normpath(rule.lstrip("!").strip()).strip("/") for rule in given]
+    rules = IgnoreRules(
+        f"{'!' * rule.startswith('!')}/{name}" for rule, name in zip(given, names, strict=True)
+    )
 
     def is_ignored(name: str) -> bool:
-        return next((not is_back for rule, is_back in reversed(rules) if rule.fullmatch(name)), False)
+        parts = [PurePosixPath(name), *PurePosixPath(name).parents][:-1]
+        found = [rules.ignores(str(part), is_folder=True) for part in parts]
+        return next((verdict for verdict in found if verdict is not None), False)
 
     return is_ignored
