@@ -116,7 +116,7 @@ async def test_steps_in_an_image_built_from_the_folder_of_the_task(
         steps__one__solution__solve_dot_sh="cp /srv/more.txt one; rm /srv/one\n",
         steps__one__tests__test_dot_sh=score.format('[ "$(cat one)" = more ]; touch /srv/tested'),
         steps__two__instruction_dot_md="Write two.\n",
-        steps__two__workdir__setup_dot_sh='[ ! -e /srv/tested ] && mv one "/srv/$(cat given.txt)" && rm -r /srv/*ld',
+        steps__two__workdir__setup_dot_sh="mv one /srv/$(cat given.txt) && rm -r /srv/*ld && [ ! -e /srv/tested ]",
         steps__two__workdir__given_dot_txt="moved",
         steps__two__solution__solve_dot_sh="cp /srv/moved two\n",
         steps__two__tests__test_dot_sh=score.format("[ -f two ] && [ ! -e /srv/one ] && [ ! -e /srv/old ]"),

@@ -49,7 +49,7 @@ _TESTS = ("/tests", "/logs", "/solution", "/oracle")
 """Folders that only the tests or the reference solution use; what an image copies there is left out."""
 _REMEMBERED_SECONDS = 600
 """How long a failure of an image is remembered. A command lists the same tasks several times."""
-_READ: dict[tuple[str, object], "Image"] = {}
+_READ: dict[tuple[object, ...], "Image"] = {}
 """What Dockerfiles make, because their lines may take long in the sandbox."""
 _FAILED: dict[tuple[object, ...], tuple[float, str]] = {}
 """When images could not be made, and why, by all that an image is made from."""
@@ -61,10 +61,6 @@ class ImageBuild(Struct, frozen=True):
     context: Path
     """The folder with the files that the Dockerfile may copy."""
     dockerfile: Path
-
-    def digest(self) -> str:
-        """Return a hash of all that the image is built from."""
-        return digest_build(self.context, self.dockerfile)
 
 
 class Image(Struct):
@@ -148,7 +144,7 @@ def find_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     seconds = settings.get("build_timeout_sec", 600.0)
     limit = float(seconds) if isinstance(seconds, int | float) else 600.0
     place = [os.environ.get(name) for name in (BUILDER_VARIABLE, FOLDER_VARIABLE)]
-    key = (given or build.digest(), limit, *place)
+    key = (given or digest_build(build.context, build.dockerfile), limit, *place)
     failed_at, why = _FAILED.get(key, (0.0, ""))
     if why and time.monotonic() - failed_at < _REMEMBERED_SECONDS:
         raise ConfigError(why)
@@ -169,23 +165,24 @@ def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     Raises: `ConfigError` that says why the task needs its image, or what must be installed.
     """
     path = build.dockerfile
-    key = build.digest() if path.is_file() else "", settings.get("workdir")
-    if known := _READ.get(key):
-        return known.copy()
     if not path.is_file():
         given = settings.get("docker_image")
         raise needs_image(f"its image is {given!r}" if given else "it has no Dockerfile")
+    key = (digest_build(build.context, path), settings.get("workdir"), str(find_binds()))
+    if known := _READ.get(key):
+        return known.copy()
     image = Image()
     for line in _lines(path.read_text("utf-8", "replace")):
         word, _, rest = line.partition(" ")
         if word.upper() == "FROM":
             image = Image()  # What an earlier stage makes is not in the image.
         try:
-            _apply(image, build.context, word.upper(), rest.strip(), line)
+            _apply(image, build.context, word.upper(), rest.strip())
         except ValueError as error:
             if isinstance(error, ConfigError):
                 raise
-            raise needs_image(f"its Dockerfile has `{line[:80]}`: {error}") from error
+            why = f": {error}" if str(error) else ""
+            raise needs_image(f"its Dockerfile has `{line[:80]}`{why}") from error
     if isinstance(folder := settings.get("workdir"), str):
         image.folder = folder.rstrip("/") or "/"
     if image.folder == "/":
@@ -218,9 +215,14 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in re.sub(r"\\[ \t]*\n", " ", kept).splitlines() if line.strip()]
 
 
-def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None:
+def _apply(image: Image, context: Path, word: str, rest: str) -> None:
+    """Apply an instruction. Raises: `ConfigError`, and `ValueError` with the reason, if it needs an image."""
     if word == "FROM":
-        _begin(image, next((name for name in rest.split() if name[:2] != "--"), ""), line)
+        *folders, last = next((name for name in rest.split() if name[:2] != "--"), "").split("/")
+        known = NAMES.base_image_folders.get(folders[-1] if folders else "")
+        if known is None and re.split(r"[:@]", last)[0] not in NAMES.base_images:
+            raise ValueError  # the sandbox may lack what the base has
+        image.folder = known or "/"
     elif word == "WORKDIR":
         image.folder = _resolve(image, _expand(image, rest.strip("\"'")))
         image.folders.add(image.folder)
@@ -235,27 +237,16 @@ def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None
             name, _, value = pair.partition("=")
             image.variables[name] = _expand(image, value)
     elif word == "RUN":
-        _run(image, rest, line)
+        _run(image, rest)
     elif word == "USER":
         image.home = "/root" if rest in ("root", "0") else f"/home/{rest.partition(':')[0]}"
     elif word not in _IGNORED:
-        raise needs_image(f"its Dockerfile has `{line[:80]}`")
+        raise ValueError
 
 
-def _begin(image: Image, name: str, line: str) -> None:
-    """Apply a FROM line. Raises: `ConfigError` if the sandbox may lack what the base has."""
-    *folders, last = name.split("/")
-    folder = NAMES.base_image_folders.get(folders[-1] if folders else "")
-    if folder is None and re.split(r"[:@]", last)[0] not in NAMES.base_images:
-        raise needs_image(f"its Dockerfile has `{line[:80]}`")
-    image.folder = folder or "/"
-
-
-def _run(image: Image, text: str, line: str) -> None:
-    """Apply a RUN line. What is more than usual commands on files and installers is run in the sandbox.
-
-    Raises: `ConfigError` if the sandbox cannot have its effect.
-    """
+def _run(image: Image, text: str) -> None:
+    """Apply a RUN line, in the sandbox if it has more than installers and usual commands. Raises: `ConfigError`,
+    `ValueError`."""
     commands = split_commands(_expand(image, text))
     installs = [find_missing(command) for command in commands]
     for missing in installs:
@@ -265,9 +256,9 @@ def _run(image: Image, text: str, line: str) -> None:
         command for command, missing in zip(commands, installs, strict=True) if not missing.is_installer
     ]
     if any(command[0] in NAMES.network_programs for command in others):
-        raise needs_image(f"its Dockerfile has `{line[:80]}`")
+        raise ValueError
     if not commands or not all(_is_usual(image, command) for command in others):
-        _run_in_sandbox(image, text, line)
+        _run_in_sandbox(image, text)
         return
     for name, *words in others:
         if name == "mkdir":
@@ -289,10 +280,10 @@ def _is_usual(image: Image, command: list[str]) -> bool:
     return name in ("mkdir", "chmod", "chown", "true", "set", "export")
 
 
-def _run_in_sandbox(image: Image, text: str, line: str) -> None:
+def _run_in_sandbox(image: Image, text: str) -> None:
     """Run the commands of a RUN line over the files of an image, which gets what they change.
 
-    Raises: `ConfigError` if they fail, or change what a run's files cannot hold.
+    Raises: `ValueError` if they fail, or change what a run's files cannot hold.
     """
     named = {f"/{top}" for top in _TOP.findall(text)} | {image.home}
     # Nothing can be mounted in place of the root.
@@ -315,13 +306,13 @@ def _run_in_sandbox(image: Image, text: str, line: str) -> None:
     try:
         outcome = run_blocking(run())
     except SandboxError as error:
-        raise needs_image(f"its Dockerfile has `{line[:80]}`: {error}") from error
+        raise ValueError(str(error)) from error
     state = box.read_state(STATE)
     extras = Extras() if state is None else msgspec.json.decode(state, type=Extras)
     odd = [*extras.links, *[path for path in extras.executable if not box.read(path).startswith(b"#!")]]
     if outcome.exit_code or outcome.stop or outcome.removed or odd:
         said = f"it makes {odd[0]!r}" if odd else outcome.reason or outcome.text.strip()[-200:]
-        raise needs_image(f"its Dockerfile has `{line[:80]}`: {said}")
+        raise ValueError(said)
     image.files = {made.find(path): box.read(path) for path in box.paths()}
     image.folders |= {made.find(path) for path in extras.folders} - named
 
