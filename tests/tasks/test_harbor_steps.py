@@ -165,7 +165,7 @@ async def test_a_check_of_the_environment_comes_before_the_turn(tmp_path: Path) 
     missing = write(
         tmp_path / "d", HARBOR, {"task.toml": '[environment.healthcheck]\ncommand = "test -e x"\n'}
     )
-    with pytest.raises(SandboxError, match="could not be prepared"):
+    with pytest.raises(SandboxError, match="its environment could not be prepared: exit code 1"):
         await solve(missing)
 
 

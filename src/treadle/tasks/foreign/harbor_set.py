@@ -196,9 +196,10 @@ class SteppedHarborTask(HarborTask):
         script = f"cd {shlex.quote(folder)} && {' && '.join(commands)}"
         async with make_commands(self._image, self._image.variables).open() as place:
             outcome = await place.run(script, sandbox, Limits(seconds=self._seconds))
-        said = outcome.reason or outcome.text.strip()[-200:]
+        said = outcome.reason or outcome.text.strip()[-200:] or f"exit code {outcome.exit_code}"
         is_ready = outcome.exit_code == 0 and outcome.stop is None
-        return "" if is_ready else f"its step {turn.name!r} could not be prepared: {said}"
+        what = f"its step {turn.name!r}" if turn.name else "its environment"
+        return "" if is_ready else f"{what} could not be prepared: {said}"
 
 
 class _Past(Struct, frozen=True):
