@@ -3,7 +3,7 @@
 A task whose image adds nothing but files and what this machine has needs no image: it runs in the sandbox, where
 commands find the run's files in the task's own folders. Others run in their image, in the same sandbox. The tests
 run on the final files, after the run, and are never seen by the agent. The reference solution is what the model
-`oracle` runs.
+`oracle` runs. The steps of a task are turns of one run, which keeps what their tests found.
 
 Source: Harbor 0.26 (`task.toml`, `instruction.md`, `environment/`, `solution/solve.sh`, `tests/test.sh`, which
 writes `/logs/verifier/reward.json` or `reward.txt`) and terminal-bench 0.2.18 (`task.yaml`, `solution.sh` or
