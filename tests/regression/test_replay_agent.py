@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from tests.tasks.test_harbor_steps import write_steps
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.core import events as e
@@ -331,6 +332,17 @@ async def test_a_task_is_replayed_with_its_tools(tmp_path: Path) -> None:
     for settings in (ReplaySettings(), READ_ONLY, LIVE):
         found = await replay_recording(recorded, agent, settings)
         assert found.divergence is None, str(found.divergence)
+
+
+async def test_what_a_user_changed_between_turns_is_there_again(tmp_path: Path) -> None:
+    task = write_steps(tmp_path)
+    agent = Agent(load_config().model("oracle", task=task), journal="memory:")
+    run = await agent.run(task)
+    recorded = await record(agent, run, tmp_path)
+    for settings in (ReplaySettings(), LIVE):
+        found = await replay_recording(recorded, agent, settings)
+        assert found.divergence is None, str(found.divergence)
+        assert Run.load(run.run_id, found.journal).files == run.files
 
 
 async def test_a_call_that_was_not_run_then_has_no_result(tmp_path: Path) -> None:

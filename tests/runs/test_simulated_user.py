@@ -1,6 +1,7 @@
 """Runs of tasks with a simulated user: each reply is a turn, and any process can go on after any event."""
 
 import pytest
+from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, UserCodeError
@@ -8,12 +9,14 @@ from treadle.core.events import RunFinished, TurnStarted
 from treadle.core.policy import Policy
 from treadle.core.replay import replay
 from treadle.core.state import Status
+from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import ScriptedModel
 from treadle.runs.drive import MAX_TURNS
 from treadle.runs.task import Grade, SimpleTask
 from treadle.tasks import load_task
 from treadle.testbed import oracle_for
+from treadle.trajectory.run_verification import verify_run
 
 TASK = "shop:hygiene-medium-0000"
 
@@ -86,3 +89,36 @@ async def test_a_user_that_never_ends_has_a_hundred_turns_and_one_that_says_no_t
         run = await agent.run(task)
         assert (run.status, run.steps, run.state.turn.number) == (Status.FINISHED, MAX_TURNS, MAX_TURNS)
         assert (await agent.run(Short(task_id="short", input="hi", grader=lambda *_: True))).steps == 3
+
+
+class Teacher(SimpleTask, frozen=True):
+    """A task whose user looks into the files, and puts a new one there before each turn."""
+
+    async def reply(self, messages, sandbox):
+        if not messages:
+            sandbox.write("exercise.txt", b"1")
+            return None
+        if sandbox.read("exercise.txt") == b"3":
+            sandbox.write_state("teacher", b"done")
+            return None
+        number = int(sandbox.read("exercise.txt")) + 1
+        sandbox.write("exercise.txt", str(number).encode())
+        return f"Read exercise.txt again, for the {number}th time."
+
+
+async def test_a_user_may_change_files_between_turns():
+    task = Teacher(task_id="a", task_set="t", input="Read exercise.txt.", tools=["files"])
+    read = Message(Role.ASSISTANT, tool_calls=(ToolCall("c", "read_file", '{"file_path": "exercise.txt"}'),))
+    calls = [replace(read, tool_calls=(replace(read.tool_calls[0], call_id=f"c{n}"),)) for n in range(3)]
+    model = ScriptedModel([message for call in calls for message in (call, "I have read it.")])
+    journal = MemoryJournal()
+    run = await Agent(model, journal=journal).run(task)
+    assert [result.content for result in run.results] == ["1", "2", "3"]
+    assert run.files == {"exercise.txt": b"3"}
+    kinds = [type(event.body).__name__ for event in run.events]
+    opened = [place for place, kind in enumerate(kinds) if kind == "TurnStarted"]
+    assert [kinds[place - 1] for place in opened] == ["SnapshotTaken"] * 3
+    assert kinds[kinds.index("RunFinished") - 1] == "SnapshotTaken"  # what the last reply has changed
+    assert replay(run.events, lambda output, text: None).is_exact
+    verified = await verify_run(journal, run.run_id)
+    assert (verified.matched, verified.differences) == (3, ())

@@ -154,6 +154,50 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
         COMPOSED: HARBOR_COMPOSE,
         SOLUTION: solved_if('[ "$MODE$TEST_DIR" = fast/tests ]'),
     },
+    "a build from the folder of the task": {
+        COMPOSED: "services: {main: {build: {context: '${CONTEXT_DIR}/..',"
+        " dockerfile: '${CONTEXT_DIR}/Dockerfile'}}}\n",
+        DOCKER: "+COPY more/ /app/\n",
+        "more/a.txt": "a",
+        SOLUTION: solved_if("[ -f /app/a.txt ]"),
+    },
+    "a build from a folder beside the file for Compose": {
+        COMPOSED: "services: {main: {build: {context: ../more, dockerfile: in/Dockerfile}, working_dir: /app/x}}\n",
+        "more/in/Dockerfile": "FROM ubuntu\nWORKDIR /app/in\nCOPY in /app/x\n",
+        SOLUTION: solved_if('[ "$PWD" = /app/x ] && [ -f Dockerfile ]'),
+    },
+    "a solution that uses the absolute path of its folder": {
+        "solution/in/more.sh": "echo ok > /app/out.txt\n",
+        SOLUTION: "sh /solution/in/more.sh\n",
+        "tests/test.sh": "+[ ! -e /solution ] || echo 0 > /logs/verifier/reward.txt\n",
+    },
+    "the home folder of the user": {
+        SOLUTION: '+mkdir -p ~/.keys && echo k > "$HOME/.keys/own"\n',
+        "tests/test.sh": "[ -f /root/.keys/own ] && [ ~ = /root ] && echo 1 > /logs/verifier/reward.txt\n",
+    },
+    "the home folder of another user": {
+        DOCKER: "+USER me\n",
+        SOLUTION: solved_if("[ ~ = /home/me ] && touch ~/x && [ -f /home/me/x ]"),
+    },
+    "lines of a Dockerfile that make files": {
+        DOCKER: """FROM ubuntu
+ARG WHO=me
+ENV LEVEL=3
+COPY make.py /tmp/
+RUN apt-get update && mkdir -p /data/in && echo "a\\nb $LEVEL" > /data/in/a.txt && printf %s "$WHO" > ~/who
+WORKDIR /app
+RUN python3 /tmp/make.py && rm /tmp/make.py
+RUN echo '#!/bin/sh' > run.sh && chmod +x run.sh
+""",
+        "environment/make.py": "import os; os.makedirs('empty'); open('/data/made', 'w').write('made')\n",
+        SOLUTION: solved_if('[ "$(cat /data/in/a.txt)" = "a\nb 3" ] && [ "$(cat ~/who /data/made)" = memade ]'
+        " && ./run.sh && [ -d empty ] && [ -z \"$(ls /tmp | grep make)\" ]"),
+    },
+    "uv in the image": {
+        DOCKER: "+RUN curl -LsSf https://astral.sh/uv/0.9.5/install.sh | sh\n"
+        "COPY --from=ghcr.io/astral-sh/uv:0.8 /uv /uvx /bin/\n",
+        "tests/test.sh": "+source $HOME/.local/bin/env || echo 0 > /logs/verifier/reward.txt\n",
+    },
     "another spelling of the system": {"task.toml": '[environment]\nos = "Linux"\n'},
     "one user for the agent and the tests": {"task.toml": '[agent]\nuser = "me"\n[verifier]\nuser = "me"\n'},
 }  # fmt: skip
@@ -175,6 +219,14 @@ async def test_commands_of_the_agent_see_the_variables_of_a_task(tmp_path: Path)
     command = 'echo "$FROM_IMAGE|${EMPTY-unset}|$OTHER|${HIDDEN-unset}"'
     made = await run(write(tmp_path, HARBOR, changes), command)
     assert made.results[0].content.splitlines()[-1] == "a&b=c||d e|unset"
+
+
+async def test_a_folder_of_terminal_bench_whose_container_has_a_name_of_its_own(tmp_path: Path) -> None:
+    docker = "FROM ghcr.io/laude-institute/t-bench/ubuntu-24-04:20250624\n"  # which works in /app
+    named = COMPOSE.replace("client:", "agent-environment:")
+    assert (
+        await solve(write(tmp_path, BENCH, {"Dockerfile": docker, "docker-compose.yaml": named}))
+    ).reward == 1.0
 
 
 async def test_a_folder_of_terminal_bench_with_variables_and_repeated_tests(tmp_path: Path) -> None:
@@ -214,7 +266,28 @@ async def test_separate_tests_find_only_the_artifacts_of_the_run(tmp_path: Path,
     assert done.reward == 1.0, done.events[-1]
 
 
+def test_a_line_that_runs_in_the_sandbox_runs_once(tmp_path: Path) -> None:
+    reference = write(tmp_path, HARBOR, {DOCKER: "+RUN date +%N > /app/time\n"})
+    made = [load_task(reference).files["time"] for _ in range(3)]
+    assert len(set(made)) == 1
+    write(tmp_path, HARBOR, {DOCKER: "+RUN date +%N > /app/time && true\n"})
+    assert load_task(reference).files["time"] != made[0]
+
+
+def test_an_agent_is_told_about_skills(tmp_path: Path) -> None:
+    told = load_task(
+        write(tmp_path, HARBOR, {"task.toml": '[environment]\nskills_dir = "/skills"\n'})
+    ).instructions
+    assert told is not None
+    assert "The folder /skills has skills." in told
+
+
 REFUSALS: dict[str, dict[str, str | bytes]] = {
+    "has `RUN nothing-such.*nothing-such: command not found": {DOCKER: "+RUN nothing-such > /app/x\n"},
+    "has `RUN ln -s .*it makes 'link'": {DOCKER: "+RUN ln -s /etc/hosts link\n"},
+    "has `RUN cp /bin/true.*it makes 'own'": {DOCKER: "+RUN cp /bin/true own\n"},
+    "has `RUN curl https://example.org": {DOCKER: "+RUN curl https://example.org | sh\n"},
+    "has files in '/tmp/x', which the sandbox has": {DOCKER: "+RUN echo > /tmp/x\n"},
     "it needs its image: its Dockerfile has `FROM`": {DOCKER: "FROM\nWORKDIR /app\n"},
     "it needs its image: its Dockerfile has `ENV A=\"x`: No closing": {DOCKER: '+ENV A="x\n'},
     "it needs its image: its Dockerfile copies `\\.\\./": {DOCKER: "+COPY ../../../etc/hostname /app/\n"},
@@ -234,7 +307,6 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     },
     "it has files in '/tmp/x', which the sandbox has itself": {"task.toml": f"artifacts = ['/tmp/x']\n{SEPARATE}"},
     "its verifier has collect": {"task.toml": '[[verifier.collect]]\ncommand = "true"\n'},
-    "its environment has skills_dir": {"task.toml": '[environment]\nskills_dir = "/skills"\n'},
     "its agent has earlier answers": {"trajectory.json": "{}"},
     "its verifier.timeout_sec is 'soon'; give a number": {"task.toml": '[verifier]\ntimeout_sec = "soon"\n'},
     "its agent.timeout_sec is inf; give a number": {"task.toml": "[agent]\ntimeout_sec = inf\n"},
@@ -243,7 +315,10 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its verifier needs the variable 'NO_SUCH_KEY'": {"task.toml": '[verifier.env]\nA = "${NO_SUCH_KEY}"\n'},
     "its environment needs the variable 'HOME' from outside": {"task.toml": '[environment.env]\nA = "${HOME}"\n'},
     "several containers.*main, db": {COMPOSED: "services: {main: {}, db: {image: x}}\n"},
-    "its image is built from `context: \\.\\.": {COMPOSED: "services: {main: {build: ..}}\n"},
+    "built from `context: \\.\\./\\.\\.`, which leads out of its folder": {
+        COMPOSED: "services: {main: {build: ../..}}\n"
+    },
+    "its image is built with 'target'": {COMPOSED: "services: {main: {build: {target: x}}}\n"},
     "its container has 'privileged'": {COMPOSED: "services: {main: {privileged: true}}\n"},
     "its container runs `serve`": {COMPOSED: "services: {main: {command: serve}}\n"},
     "its container has the volume './d:/d'": {COMPOSED: "services: {main: {volumes: ['./d:/d']}}\n"},

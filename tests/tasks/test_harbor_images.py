@@ -93,6 +93,41 @@ async def test_the_reference_solution_and_one_that_does_nothing(tasks: str, name
     assert set(load_task(f"{tasks}:{name}").files) == set()
 
 
+async def test_steps_in_an_image_built_from_the_folder_of_the_task(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "stepped"
+    write_task(
+        place,
+        "COPY more.txt /srv/\nWORKDIR /app\n",
+        "",
+        "",
+        '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n',
+    )
+    (place / "environment" / "root").rename(place / "root")
+    (place / "more.txt").write_text("more\n")
+    (place / "environment" / "docker-compose.yaml").write_text(
+        "services: {main: {build: {context: ..,\n dockerfile: environment/Dockerfile}}}\n"
+    )
+    score = "if ({}); then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+    write(
+        place,
+        steps__one__instruction_dot_md="Write one.\n",
+        steps__one__solution__solve_dot_sh="cp /srv/more.txt one; rm /srv/one\n",
+        steps__one__tests__test_dot_sh=score.format('[ "$(cat one)" = more ]; touch /srv/tested'),
+        steps__two__instruction_dot_md="Write two.\n",
+        steps__two__workdir__setup_dot_sh="mv one /srv/$(cat given.txt) && rm -r /srv/*ld && [ ! -e /srv/tested ]",
+        steps__two__workdir__given_dot_txt="moved",
+        steps__two__solution__solve_dot_sh="cp /srv/moved two\n",
+        steps__two__tests__test_dot_sh=score.format("[ -f two ] && [ ! -e /srv/one ] && [ ! -e /srv/old ]"),
+    )
+    task, journal = load_task(f"harbor:{tmp_path}:stepped"), MemoryJournal()
+    solved = await Agent(oracle_for(task), journal=journal).run(task)
+    assert solved.reward == 1.0, solved.events[-1]
+    verified = await verify_run(journal, solved.run_id)
+    assert verified.is_verified, verified.differences
+
+
 async def test_an_image_that_is_there_already(tasks: str, tmp_path: Path) -> None:
     (tool,) = load_task(f"{tasks}:run").tools
     shutil.copytree(f"{tasks.partition(':')[2]}/run", tmp_path / "given")

@@ -23,7 +23,7 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.journal.memory import MemoryJournal
-from treadle.loop.calls.results import Order, failed
+from treadle.loop.calls.results import Blobs, Order, failed
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.compaction import Compaction
 from treadle.loop.outbox import Outbox
@@ -231,8 +231,7 @@ class RecordedTools:
             ]
         for body in bodies:
             if isinstance(body, e.SnapshotTaken):
-                self._restore(body)
-                snapshot, files = self._bench.take_snapshot()
+                snapshot, files = self.restore([body])
                 outbox.put(*snapshot, blobs=files)
                 continue
             body = replace(body, at=0.0, worked_seconds=None, inbox=None)
@@ -251,13 +250,16 @@ class RecordedTools:
         asked = order.call.name, order.call.parsed_or(order.call.arguments)
         return next((own for own in self._calls.values() if (own.name, own.arguments) == asked), None)
 
-    def _restore(self, body: e.SnapshotTaken) -> None:
-        """Make the changes of a recorded snapshot in the sandbox, for the calls that run after it."""
+    def restore(self, bodies: Sequence[e.SnapshotTaken]) -> tuple[tuple[e.SnapshotTaken, ...], Blobs | None]:
+        """Make the changes of recorded snapshots in the sandbox, for the calls that run after them. Return the
+        event and the contents of the changes."""
         sandbox, read = self._bench.sandbox, self._recorded.journal.read_blob
         assert sandbox is not None
-        for path in {*body.delta.deleted} & {*sandbox.paths()}:
-            sandbox.delete(path)
-        for path, digest in body.delta.changed.items():
-            sandbox.write(path, read(digest))
-        for name, digest in body.delta.states.items():
-            sandbox.write_state(name, read(digest))
+        for delta in [body.delta for body in bodies]:
+            for path in {*delta.deleted} & {*sandbox.paths()}:
+                sandbox.delete(path)
+            for path, digest in delta.changed.items():
+                sandbox.write(path, read(digest))
+            for name, digest in delta.states.items():
+                sandbox.write_state(name, read(digest))
+        return self._bench.take_snapshot()

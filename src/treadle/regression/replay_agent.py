@@ -8,6 +8,7 @@ request is compared with the recorded one. The first that differs ends the repla
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 from msgspec import Struct
@@ -129,6 +130,11 @@ class _Replay:
         self.turns = recorded.bodies_of(e.TurnStarted)
         self._ended = {body.turn: body for body in recorded.bodies_of(e.TurnCompleted)}
         self._compacted = Counter(_find_compactions(recorded))
+        self._changes = {
+            opened.body.turn: [before.body]
+            for before, opened in pairwise(recorded.events)
+            if isinstance(opened.body, e.TurnStarted) and isinstance(before.body, e.SnapshotTaken)
+        }
         self._refusal: str | None = None
         """Why the recording cannot be updated from its own answers; `None` if it can."""
         self.parts = _TodaysParts(agent, self)
@@ -148,7 +154,8 @@ class _Replay:
         )
         driver = await begin(parts, task or first.content, Given(parts.answer, parts.deps), beginning)
         bench = driver.bench
-        bench.stand_in = RecordedTools(recorded, settings.tools, bench, by_id=not settings.is_live).answer
+        tools = RecordedTools(recorded, settings.tools, bench, by_id=not settings.is_live)
+        bench.stand_in = tools.answer
         if not settings.is_live:
             driver.compaction = RecordedCompaction(parts.model, bench, recorded)
         try:
@@ -156,7 +163,9 @@ class _Replay:
                 if driver.state.turn.number < turn.turn:
                     for _ in range(self._compacted[turn.turn]):
                         await driver.compact()
-                    driver.put(await open_turn(parts, driver, turn.message))
+                    snapshot, blobs = tools.restore(self._changes.get(turn.turn, []))
+                    opened = await open_turn(parts, driver, turn.message)
+                    driver.put(*snapshot, opened, blobs=blobs or None)
                 await driver.drive()
                 if not settings.is_live:
                     self._check_turn(driver, turn.turn)

@@ -28,7 +28,7 @@ from treadle.runs.agent_parts import AgentParts, read_mount, refuse_missing
 from treadle.runs.drive import Terms, drive, make_driver, open_turn, spec_for, system_message, warm_up
 from treadle.runs.options import Attachable, Files, Given, RunContext, StreamOptions, check_run
 from treadle.runs.run import Run
-from treadle.runs.task import Task
+from treadle.runs.task import Task, find_reply
 from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_DEPS
@@ -118,6 +118,9 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
         context = RunContext(run_id=run_id, deps=deps, input=text, metadata=beginning.metadata or {})
         said = await _call_instructions(agent.instructions, context)
     sandbox = _make_sandbox(files)
+    if task is not None and not is_session:
+        with blaming(f"the user of the task '{task.task_set}:{task.task_id}' failed before the first turn"):
+            await find_reply(task, (), sandbox)
     agent.kit.toolbox(task).check_deps(given.deps)
     if task is not None:
         agent.kit.check_policy(agent.policy, task)

@@ -63,12 +63,16 @@ async def drive(
     try:
         state = await _drive_turn(agent, driver, task, given)
         while (reply := await _find_reply(driver, task)) is not None:
-            driver.put(await open_turn(agent, driver, Message(Role.USER, reply)))
+            opened = await open_turn(agent, driver, Message(Role.USER, reply))
+            snapshot, blobs = driver.bench.take_snapshot()  # the user may have changed files
+            driver.put(*snapshot, opened, blobs=blobs or None)
             await _drive_turn(agent, driver, task, given)
         if _is_between_turns(state):
             end = state.ending
             assert end.stop_reason is not None
-            driver.put(e.RunFinished(stop_reason=end.stop_reason, error=end.error, fault=end.fault))
+            snapshot, blobs = driver.bench.take_snapshot()
+            finished = e.RunFinished(stop_reason=end.stop_reason, error=end.error, fault=end.fault)
+            driver.put(*snapshot, finished, blobs=blobs or None)
         while answers_queued and (waiting := next_queued(state)) is not None:
             await write_back(agent, driver.run_id, driver.state)
             driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))
@@ -115,7 +119,7 @@ async def _find_reply(driver: Driver, task: Task | None) -> str | None:
         return None
     name = "" if task is None else f"{task.task_set}:{task.task_id}"
     with blaming(f"the user of the task '{name}' failed in run {driver.run_id!r}"):
-        return await find_reply(task, list(state.transcript))
+        return await find_reply(task, list(state.transcript), driver.bench.sandbox)
 
 
 def resumed(

@@ -4,6 +4,7 @@ Task sets are entry points of the group `treadle.tasks`, including those of Trea
 or file, whose name is `package.module:ATTRIBUTE` or `file.py:ATTRIBUTE`.
 """
 
+import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import NamedFields, Registry, did_you_mean
 from treadle.core.types import Message
+from treadle.sandbox.protocol import Sandbox
 from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import refuse_async
 from treadle.tools.user_code import hide_secrets, place_of
@@ -41,7 +43,9 @@ class Task(Protocol):
 
     A task with a simulated user has a method `reply`, which may be a coroutine function. It is given the transcript
     after each answer and returns what the user says next; `None` if the user has no more to say. A run has at most
-    `max_turns` turns, which is 100 if the task has no such attribute. A task that rewards single steps has a method
+    `max_turns` turns, which is 100 if the task has no such attribute. A `reply` with a second parameter is also
+    given the run's `Sandbox`, whose files it may read and change; it is then called before the first turn too, with
+    no messages, and what it returns there is not used. A task that rewards single steps has a method
     `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that is
     graded by what was said and called has a method `check_transcript`, which is given the transcript and is called
     in place of `check`. A task that comes with an environment, a program with a loop of its own that plays and
@@ -95,13 +99,17 @@ async def check_task(
     return _to_grade(await found if isinstance(found, Awaitable) else found)
 
 
-async def find_reply(task: Task | None, messages: Sequence[Message]) -> str | None:
+async def find_reply(task: Task | None, messages: Sequence[Message], sandbox: Sandbox | None) -> str | None:
     """Return what the simulated user of a task says after `messages`; `None` if there is no user, or no reply.
+    Before the first turn, nothing is called that does not work on the files.
 
     Raises: `ConfigError` if it is no text.
     """
     reply = getattr(task, "reply", None)
-    said: Any = None if reply is None else reply(messages)
+    works_on_files = reply is not None and len(inspect.signature(reply).parameters) > 1
+    if reply is None or not (works_on_files or messages):
+        return None
+    said: Any = reply(messages, sandbox) if works_on_files else reply(messages)
     if isinstance(said, Awaitable):
         said = await said
     if not isinstance(said, str | None):

@@ -300,6 +300,9 @@ class Verifier:
             if not self._has_turn:
                 self._begin(body.delta)
         elif isinstance(body, e.TurnStarted):
+            # The user of a task may have changed files before the turn.
+            if self._has_turn and not self._group and self._sandbox.snapshot_id != self._recorded_snapshot:
+                self._adopt_snapshot()
             self._has_turn = True
         elif isinstance(body, e.ApprovalDecided) and body.arguments is not None:
             self._edits[body.call_id] = body.arguments

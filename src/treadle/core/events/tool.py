@@ -48,7 +48,8 @@ class ToolCompleted(BodyWithContents, frozen=True, gc=False, tag="tool_completed
 
 
 class SnapshotTaken(BodyWithContents, frozen=True, gc=False, tag="snapshot_taken"):
-    """A change of the sandbox's files, appended together with the result of the call that made the change."""
+    """A change of the sandbox's files, appended together with the result of the call that made the change, or with
+    the turn for which the task made it."""
 
     snapshot_id: str
     """The id of all files, in hex; equal files have equal ids. Older versions computed it in another way."""

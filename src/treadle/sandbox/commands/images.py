@@ -100,19 +100,22 @@ def _find_builder(wanted: str | None) -> str | None:
     return None
 
 
-def build_image(context: Path, seconds: float) -> str:
-    """Build the Dockerfile of a folder, unless this was done before, and return the image's id.
+def build_image(context: Path, seconds: float, dockerfile: Path | None = None) -> str:
+    """Build an image from the files of a folder, unless this was done before, and return the image's id. Without
+    `dockerfile`, the Dockerfile is in the folder.
 
     Raises: `ConfigError` with the last lines of the output if it cannot be built within the time.
     """
-    known = _folder() / "built" / digest_folder(context)
+    dockerfile = context / "Dockerfile" if dockerfile is None else dockerfile
+    known = _folder() / "built" / digest_build(context, dockerfile)
     if (image_id := _read_built(known)) is not None:
         return image_id
     with _locked(f"built-{known.name}") as (folder, lock):
         if (image_id := _read_built(known)) is not None:
             return image_id
         note = folder / f"{known.name}.id"
-        command = [_need_builder(), "build", "--iidfile", str(note), str(context.resolve())]
+        command = [_need_builder(), "build", "--iidfile", str(note), "--file", str(dockerfile.resolve())]
+        command.append(str(context.resolve()))
         _LOG.warning("an image is built from %s, which can take minutes", context)
         made = _call(command, seconds, lock)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
@@ -442,9 +445,10 @@ def _locked(name: str) -> Iterator[tuple[Path, int]]:
         raise SandboxError(f"an image cannot be made or unpacked in {str(folder)!r}: {error}") from error
 
 
-def digest_folder(context: Path) -> str:
-    """Return a hash of all files of a folder, with their names and modes."""
-    found = [(path, path.lstat()) for path in sorted(context.rglob("*"))]
+def digest_build(context: Path, dockerfile: Path) -> str:
+    """Return a hash of a Dockerfile and of all files of a folder, with their names and modes."""
+    paths = sorted({*context.rglob("*"), *([dockerfile] if dockerfile.exists() else [])})
+    found = [(path, path.lstat()) for path in paths]
     return _hash_files(
         tuple((path, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found), context
     )
@@ -454,7 +458,7 @@ def digest_folder(context: Path) -> str:
 def _hash_files(found: tuple[tuple[Path, int, int, int], ...], context: Path) -> str:
     total = hashlib.sha256()
     for path, mode, _, _ in found:
-        total.update(f"{path.relative_to(context)}\0{mode:o}\0".encode(errors="surrogateescape"))
+        total.update(f"{os.path.relpath(path, context)}\0{mode:o}\0".encode(errors="surrogateescape"))
         content = os.readlink(path).encode() if stat.S_ISLNK(mode) else b""
         total.update(hashlib.sha256(path.read_bytes() if stat.S_ISREG(mode) else content).digest())
     return total.hexdigest()

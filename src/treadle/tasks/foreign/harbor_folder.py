@@ -9,9 +9,10 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -19,8 +20,8 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.texts.documents import decode_document
 from treadle.core.types import Json
+from treadle.tasks.foreign.harbor_image import ImageBuild
 
-_DOCKER = "Dockerfile"
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-([^}]*))?\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])", re.IGNORECASE)
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024}
@@ -32,7 +33,6 @@ class _Compose(Struct, frozen=True):
     """The lists of `compose.toml`, which says what each is."""
 
     harmless_keys: frozenset[str]
-    contexts: frozenset[str]
     waiting_commands: frozenset[str]
     main_services: frozenset[str]
     log_volumes: tuple[str, ...]
@@ -42,18 +42,30 @@ class _Compose(Struct, frozen=True):
 _COMPOSE = msgspec.toml.decode(files(__package__).joinpath("compose.toml").read_bytes(), type=_Compose)
 
 
-class HarborFolder(Struct, frozen=True):
-    """The parts of a task."""
+class HarborTurn(Struct, frozen=True):
+    """The parts of a task, or of one of its steps, as Harbor calls the turns that go on in the same environment."""
 
     instruction: str
+    place: Path
+    """The folder of the task."""
     context: Path
-    """The folder with the Dockerfile."""
+    """The folder with the Dockerfile, or with the file for Docker Compose that says where it is."""
+    tests: Sequence[Path]
+    """The folders of tests. A file in a later one replaces that of the same name in an earlier one."""
     script: Path
     """The script that runs the tests."""
     solution: Path
     """The script, or the list of commands, that solves the task."""
     settings: Mapping[str, Json]
     is_harbor: bool
+    name: str = ""
+    """The name of the step; empty for a task without steps."""
+    workdir: Path | None = None
+    """The folder with the files that are put into the working folder before the turn; `None` without one."""
+    least: Mapping[str, float] = {}
+    """The rewards without which no further turn begins."""
+    ready: str = ""
+    """The command that fails if the environment is not ready for the turn."""
 
     def section(self, name: str) -> Mapping[str, Json]:
         """Return a table of `task.toml`. Raises: `ConfigError` if it is none."""
@@ -121,44 +133,134 @@ class HarborFolder(Struct, frozen=True):
             key: _fill(str(text), outside, name) if _TEMPLATE.fullmatch(str(text)) else str(text)
             for key, text in given.items()
         }
-        return {**(_read_compose(self.context) if name == "environment" else {}), **made}
+        listed = _read_service(self.context).get("environment") if name == "environment" else None
+        pairs = listed.items() if isinstance(listed, dict) else []
+        if isinstance(listed, list):
+            pairs = [str(item).partition("=")[::2] for item in listed]
+        filled = {str(key): _fill(str(text), _COMPOSE.variables, "compose file") for key, text in pairs}
+        return {**{key: text for key, text in filled.items() if text}, **made}
+
+    @property
+    def workplace(self) -> str | None:
+        """The working folder that the file for Docker Compose names, if it does. Raises: `ConfigError`."""
+        named = _read_service(self.context).get("working_dir")
+        return named if isinstance(named, str) else None
+
+    def find_build(self) -> ImageBuild:
+        """Return what the image is built from. Raises: `ConfigError` if that is not in the folder of the task."""
+        given = _read_service(self.context).get("build") or {}
+        told = given if isinstance(given, dict) else {"context": given}
+        known = {"CONTEXT_DIR": str(self.context.absolute())}
+        context = self.context / _fill(str(told.get("context") or ""), known, "build")
+        file = context / _fill(str(told.get("dockerfile") or "Dockerfile"), known, "build")
+        if not all(path.resolve().is_relative_to(self.place.resolve()) for path in (context, file)):
+            shown = ", ".join([f"{key}: {value}" for key, value in told.items()])
+            raise ConfigError(f"its image is built from `{shown[:80]}`, which leads out of its folder")
+        return ImageBuild(context, file)
+
+    def find_shortfall(self, rewards: Mapping[str, float]) -> str:
+        """Return why no further turn begins after these rewards; an empty text if one may."""
+        short = [key for key, least in self.least.items() if rewards.get(key, -math.inf) < least]
+        told = f"too little {', '.join(short)}" if short else "" if rewards else "no reward"
+        return told and f"its step {self.name!r} has {told}"
 
 
-def read_folder(place: Path) -> HarborFolder:
-    """Return the parts of a task.
+def read_folder(place: Path) -> list[HarborTurn]:
+    """Return the parts of a task, one for each of its turns.
 
     Raises: `ConfigError` if one is missing or cannot be read, or if it asks for more than the sandbox has.
     """
-    is_harbor = (place / "task.toml").is_file()
-    tests = place / "tests"
     _check_links(place)
     try:
-        if is_harbor:
-            found: Json = tomllib.loads((place / "task.toml").read_text("utf-8"))
-            assert isinstance(found, dict)
-            if found.get("steps"):
-                raise ConfigError("it has several steps, each with tests of its own")
-            said: Json = (place / "instruction.md").read_text("utf-8")
+        if (place / "task.toml").is_file():
+            settings: dict[str, Json] = tomllib.loads((place / "task.toml").read_text("utf-8"))
+            steps = settings.get("steps") or [{"name": ""}]
+            if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+                raise ConfigError(f"its steps are {steps!r:.80}; write tables [[steps]]")
+            tables = [step for step in steps if isinstance(step, dict)]
+            made = [_read_turn(place, settings, step, is_first=step is tables[0]) for step in tables]
         else:
-            found = decode_document(
-                (place / "task.yaml").read_bytes(), str(place / "task.yaml"), is_yaml=True
-            )
-            said = found.get("instruction") if isinstance(found, dict) else None
+            made = [_read_bench(place)]
     except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"the task {str(place)!r} cannot be read: {error}") from error
+    for turn in made:
+        _check_settings(turn)
+    return made
+
+
+def _read_bench(place: Path) -> HarborTurn:
+    """Return the parts of a task of terminal-bench. Raises: `ConfigError`, `OSError`."""
+    found = decode_document((place / "task.yaml").read_bytes(), str(place / "task.yaml"), is_yaml=True)
+    said = found.get("instruction") if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(said, str):
         raise ConfigError(f"the file {str(place / 'task.yaml')!r} has no instruction")
-    said = said[_CANARY.match(said).end() :]  # type: ignore[union-attr]
-    if is_harbor:
-        solution = place / "solution" / "solve.sh"
-        made = HarborFolder(said, place / "environment", tests / "test.sh", solution, found, True)
-    else:
-        solution = place / "solution.sh"
-        solution = solution if solution.is_file() else place / "solution.yaml"
-        made = HarborFolder(said, place, place / "run-tests.sh", solution, found, False)
-    _check_settings(made)
-    if (place / "trajectory.json").is_file() and is_harbor:
+    solution = place / "solution.sh"
+    solution = solution if solution.is_file() else place / "solution.yaml"
+    script, tests = place / "run-tests.sh", [place / "tests"]
+    return HarborTurn(_show(said), place, place, tests, script, solution, found, is_harbor=False)
+
+
+def _read_turn(
+    place: Path, settings: Mapping[str, Json], step: Mapping[str, Json], *, is_first: bool
+) -> HarborTurn:
+    """Return the parts of a step of a task of Harbor; that of a task without steps has no name.
+
+    Raises: `ConfigError`, `OSError`.
+    """
+    name = step.get("name")
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ConfigError(f"one of its steps has the name {name!r:.80}; give the name of a folder in steps/")
+    base = place / "steps" / name if name else place
+    if (base / "trajectory.json").is_file():
         raise ConfigError("its agent has earlier answers (trajectory.json)")
+    tests = [path for path in dict.fromkeys((place / "tests", base / "tests")) if path.is_dir()]
+    scripts = [path / "test.sh" for path in reversed(tests) if (path / "test.sh").is_file()]
+    given = step.get("min_reward")
+    least = given if isinstance(given, dict) else {} if given is None else {"reward": given}
+    if wrong := [key for key, text in least.items() if not isinstance(text, int | float)]:
+        raise ConfigError(f"its step {name!r} has the min_reward {least[wrong[0]]!r}; give a number")
+    environment = settings.get("environment") if is_first else None
+    checks = [
+        step.get("healthcheck"),
+        environment.get("healthcheck") if isinstance(environment, dict) else None,
+    ]
+    return HarborTurn(
+        _show((base / "instruction.md").read_text("utf-8")),
+        place,
+        place / "environment",
+        tests,
+        next(iter(scripts), base / "tests" / "test.sh"),
+        base / "solution" / "solve.sh",
+        _merge(settings, step),
+        is_harbor=True,
+        name=name,
+        workdir=base / "workdir" if name and (base / "workdir").is_dir() else None,
+        least=cast("dict[str, float]", least),
+        ready=" && ".join([f"({check['command']})" for check in checks if isinstance(check, dict)]),
+    )
+
+
+def _show(instruction: str) -> str:
+    """Return what the agent is shown of an instruction."""
+    return instruction[_CANARY.match(instruction).end() :].strip()  # type: ignore[union-attr]
+
+
+def _merge(settings: Mapping[str, Json], step: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the settings of a step: its own, and else those of its task."""
+    made = dict(settings)
+    for name in ("agent", "verifier"):
+        own, general = step.get(name), settings.get(name) or {}
+        if isinstance(own, dict) and isinstance(general, dict):
+            if own.get("environment"):  # it decides on the mode, unless the step names one
+                general = {**general, "environment_mode": "separate"}
+            env = [given.get("env") or {} for given in (general, own)]
+            made[name] = {
+                **general,
+                **own,
+                "env": {key: text for given in env for key, text in given.items()},
+            }
+    lists = [given.get("artifacts") or [] for given in (settings, step)]
+    made["artifacts"] = [item for given in lists for item in (given if isinstance(given, list) else [given])]
     return made
 
 
@@ -169,10 +271,10 @@ def _check_links(place: Path) -> None:
             raise ConfigError(f"its {str(path.relative_to(place))!r} is a link that leads out of its folder")
 
 
-def _check_settings(folder: HarborFolder) -> None:
+def _check_settings(folder: HarborTurn) -> None:
     """Raises: `ConfigError` if the settings of a task ask for more than the sandbox has."""
     environment, verifier = folder.section("environment"), folder.section("verifier")
-    for name in ("mcp_servers", "healthcheck", "gpus", "tpu", "skills_dir"):
+    for name in ("mcp_servers", "gpus", "tpu"):
         if environment.get(name):
             raise ConfigError(f"its environment has {name}, which Treadle cannot give it")
     if str(environment.get("os", "linux")).lower() != "linux":
@@ -202,8 +304,8 @@ def _fill(text: str, outside: Mapping[str, str], place: str) -> str:
     return _TEMPLATE.sub(find, text)
 
 
-def _read_compose(context: Path) -> dict[str, str]:
-    """Return the variables that the file for Docker Compose gives the task's container.
+def _read_service(context: Path) -> Mapping[str, Json]:
+    """Return what the file for Docker Compose says about the task's container; nothing without a file.
 
     Raises: `ConfigError` if it has more than one container, or one that needs what the sandbox has not.
     """
@@ -213,16 +315,15 @@ def _read_compose(context: Path) -> dict[str, str]:
     found = decode_document(path.read_bytes(), str(path), is_yaml=True)
     services = found.get("services") if isinstance(found, dict) else None
     named = services if isinstance(services, dict) else {}
-    if len(named) > 1 or not named.keys() <= _COMPOSE.main_services:
+    # Harbor adds services to a container `main` of its own; for terminal-bench, the only one has any name.
+    is_bench = (context / "task.yaml").is_file()
+    if len(named) > 1 or not (is_bench or named.keys() <= _COMPOSE.main_services):
         told = ", ".join(map(str, named))
         raise ConfigError(f"it has several containers, or one of its own ({path.name}: {told})")
     given: Json = next(iter(named.values()), None) or {}
     service = given if isinstance(given, dict) else {}
     _check_service(service, path.name)
-    listed = service.get("environment") or {}
-    pairs = listed.items() if isinstance(listed, dict) else [str(item).partition("=")[::2] for item in listed]
-    made = {str(key): _fill(str(text), _COMPOSE.variables, path.name) for key, text in pairs}
-    return {key: text for key, text in made.items() if text}
+    return service
 
 
 def _check_service(service: Mapping[str, Json], name: str) -> None:
@@ -238,16 +339,9 @@ def _check_service(service: Mapping[str, Json], name: str) -> None:
         raise ConfigError(
             f"its container has the volume {str(own[0])!r:.80} ({name}), which Treadle cannot give it"
         )
-    build = service.get("build") or {}
-    given = build if isinstance(build, dict) else {"context": build}
-    is_usual = (
-        str(given.get("context", "")) in _COMPOSE.contexts and given.get("dockerfile", _DOCKER) == _DOCKER
-    )
-    if not is_usual or given.keys() - {"context", "dockerfile"}:
-        told = ", ".join([f"{key}: {value}" for key, value in given.items()])
-        raise ConfigError(
-            f"its image is built from `{told[:80]}` ({name}), and Treadle builds from the {_DOCKER}"
-        )
+    build = service.get("build")
+    if isinstance(build, dict) and (unknown := build.keys() - {"context", "dockerfile"}):
+        raise ConfigError(f"its image is built with {min(unknown)!r} ({name}), which Treadle cannot give it")
     if unknown := service.keys() - _COMPOSE.harmless_keys:
         raise ConfigError(
             f"its container has {min(map(str, unknown))!r} ({name}), which Treadle cannot give it"

@@ -11,37 +11,56 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, SandboxError
+from treadle.http.background import run_blocking
 from treadle.sandbox.commands.bubblewrap import ImageRoot
-from treadle.sandbox.commands.host import find_fault
+from treadle.sandbox.commands.host import HostCommands, find_fault
 from treadle.sandbox.commands.images import (
     BUILDER_VARIABLE,
     FOLDER_VARIABLE,
     NoBuilderError,
     build_image,
-    digest_folder,
+    digest_build,
     find_image_fault,
     open_image,
 )
-from treadle.tasks.foreign.installers import NAMES, find_missing, split_commands
+from treadle.sandbox.commands.run_folder import STATE, Extras
+from treadle.sandbox.in_memory import MemorySandbox
+from treadle.sandbox.mount import IgnoreRules
+from treadle.sandbox.protocol import CommandOutcome, Limits
+from treadle.tasks.foreign.installers import NAMES, find_binds, find_missing, read_functions, split_commands
 
 OUTER = ".root"
 """The folder of the run's files with everything that is outside of the working folder."""
 _IGNORED = frozenset(("LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "SHELL", "HEALTHCHECK", "STOPSIGNAL"))
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)$")
-_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-"""The wild cards of `.dockerignore` as regular expressions."""
+_TOP = re.compile(r"(?<![\w./:])/((?!(?:" + "|".join(NAMES.sandbox_folders) + r")\b)\w[\w.-]*)")
+"""The first part of an absolute path in a command, besides those that the sandbox has itself."""
+_RUN_SECONDS = 120
+"""How long a line of a Dockerfile may run in the sandbox."""
 _TESTS = ("/tests", "/logs", "/solution", "/oracle")
 """Folders that only the tests or the reference solution use; what an image copies there is left out."""
 _REMEMBERED_SECONDS = 600
 """How long a failure of an image is remembered. A command lists the same tasks several times."""
+_READ: dict[tuple[object, ...], "Image"] = {}
+"""What Dockerfiles make, because their lines may take long in the sandbox."""
 _FAILED: dict[tuple[object, ...], tuple[float, str]] = {}
 """When images could not be made, and why, by all that an image is made from."""
+
+
+class ImageBuild(Struct, frozen=True):
+    """What an image is built from."""
+
+    context: Path
+    """The folder with the files that the Dockerfile may copy."""
+    dockerfile: Path
 
 
 class Image(Struct):
@@ -56,8 +75,14 @@ class Image(Struct):
     variables: dict[str, str] = {}
     arguments: dict[str, str] = {}
     """The variables of the build."""
+    home: str = "/root"
+    """The home folder of the user."""
     root: ImageRoot | None = None
     """The unpacked image, which then has all files and variables; `None` if the sandbox itself will do."""
+
+    def copy(self) -> "Image":
+        """Return an equal image, whose parts can be changed."""
+        return replace(self, files={**self.files}, folders={*self.folders}, variables={**self.variables})
 
     def place(self, path: str) -> str:
         """Return where an absolute path is in the run's files. Raises: `ConfigError` if only the sandbox has it."""
@@ -78,6 +103,11 @@ class Image(Struct):
             path for path in found - {self.folder} if path.split("/")[1] not in NAMES.sandbox_folders
         )
 
+    def find(self, place: str) -> str:
+        """Return the absolute path of a file of the run, the inverse of `place`."""
+        is_outer = place.startswith(f"{OUTER}/")
+        return place[len(OUTER) :] if is_outer else posixpath.join(self.folder, place)
+
     def is_inner(self, path: str) -> bool:
         """Return whether an absolute path is in the working folder."""
         return path == self.folder or path.startswith(f"{self.folder}/")
@@ -94,32 +124,32 @@ def needs_image(why: str) -> ConfigError:
     return ConfigError(f"it needs its image: {why}")
 
 
-def find_image(context: Path, settings: Mapping[str, object]) -> Image:
-    """Return what the Dockerfile in `context` makes: as files for the sandbox if these will do, else as an image
+def find_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
+    """Return what a Dockerfile makes: as files for the sandbox if these will do, else as an image
     that Docker or Podman builds or pulls. `settings` are those of the environment in `task.toml`.
 
     An image that could not be made is not tried again for `_REMEMBERED_SECONDS`, unless its folder changes.
     Raises: `ConfigError` that says why neither can be had.
     """
-    _check_entry(context)
+    _check_entry(build.dockerfile)
     try:
-        return read_image(context, settings)
+        return read_image(build, settings)
     except ConfigError as error:
         refusal = error
     given = settings.get("docker_image")
-    if not given and not (context / "Dockerfile").is_file():
+    if not given and not build.dockerfile.is_file():
         raise refusal
     if (fault := find_fault() or find_image_fault()) is not None:
         raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
     seconds = settings.get("build_timeout_sec", 600.0)
     limit = float(seconds) if isinstance(seconds, int | float) else 600.0
     place = [os.environ.get(name) for name in (BUILDER_VARIABLE, FOLDER_VARIABLE)]
-    key = (given or digest_folder(context), limit, *place)
+    key = (given or digest_build(build.context, build.dockerfile), limit, *place)
     failed_at, why = _FAILED.get(key, (0.0, ""))
     if why and time.monotonic() - failed_at < _REMEMBERED_SECONDS:
         raise ConfigError(why)
     try:
-        root = open_image(str(given or build_image(context, limit)))
+        root = open_image(str(given or build_image(build.context, limit, build.dockerfile)))
     except NoBuilderError as error:
         raise ConfigError(f"{refusal}; {error}") from None
     except (ConfigError, SandboxError) as error:
@@ -129,40 +159,47 @@ def find_image(context: Path, settings: Mapping[str, object]) -> Image:
     return Image(folder=folder if isinstance(folder, str) else root.begin, root=root)
 
 
-def read_image(context: Path, settings: Mapping[str, object]) -> Image:
-    """Return what the Dockerfile in `context` makes; `settings` are those of the environment in `task.toml`.
+def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
+    """Return what a Dockerfile makes; `settings` are those of the environment in `task.toml`.
 
     Raises: `ConfigError` that says why the task needs its image, or what must be installed.
     """
-    path = context / "Dockerfile"
+    path = build.dockerfile
     if not path.is_file():
         given = settings.get("docker_image")
         raise needs_image(f"its image is {given!r}" if given else "it has no Dockerfile")
+    key = (digest_build(build.context, path), settings.get("workdir"), str(find_binds()))
+    if known := _READ.get(key):
+        return known.copy()
     image = Image()
     for line in _lines(path.read_text("utf-8", "replace")):
         word, _, rest = line.partition(" ")
         if word.upper() == "FROM":
             image = Image()  # What an earlier stage makes is not in the image.
         try:
-            _apply(image, context, word.upper(), rest.strip(), line)
+            _apply(image, build.context, word.upper(), rest.strip())
         except ValueError as error:
             if isinstance(error, ConfigError):
                 raise
-            raise needs_image(f"its Dockerfile has `{line[:80]}`: {error}") from error
+            why = f": {error}" if str(error) else ""
+            raise needs_image(f"its Dockerfile has `{line[:80]}`{why}") from error
     if isinstance(folder := settings.get("workdir"), str):
         image.folder = folder.rstrip("/") or "/"
     if image.folder == "/":
         raise needs_image("its working folder is the root")
     for name in (image.folder, *image.files):
         image.place(name)
+    image.folders.add(image.home)
+    # Caches of programs would fill the run's files.
+    image.variables = {"HOME": image.home, "XDG_CACHE_HOME": "/tmp", **image.variables}
     if image.folder.split("/")[1] in NAMES.sandbox_folders:
         raise needs_image(f"its working folder is {image.folder!r}, which the sandbox has itself")
+    _READ[key] = image.copy()
     return image
 
 
-def _check_entry(context: Path) -> None:
-    """Raises: `ConfigError` if the image starts a program beside the agent."""
-    path = context / "Dockerfile"
+def _check_entry(path: Path) -> None:
+    """Raises: `ConfigError` if the image of a Dockerfile starts a program beside the agent."""
     lines = _lines(path.read_text("utf-8", "replace")) if path.is_file() else []
     last = ""
     for word, _, rest in (line.partition(" ") for line in lines):
@@ -178,10 +215,15 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in re.sub(r"\\[ \t]*\n", " ", kept).splitlines() if line.strip()]
 
 
-def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None:
-    if word == "FROM" and not _is_base(next((name for name in rest.split() if name[:2] != "--"), "")):
-        raise needs_image(f"its Dockerfile has `{line[:80]}`")
-    if word == "WORKDIR":
+def _apply(image: Image, context: Path, word: str, rest: str) -> None:
+    """Apply an instruction. Raises: `ConfigError`, and `ValueError` with the reason, if it needs an image."""
+    if word == "FROM":
+        *folders, last = next((name for name in rest.split() if name[:2] != "--"), "").split("/")
+        known = NAMES.base_image_folders.get(folders[-1] if folders else "")
+        if known is None and re.split(r"[:@]", last)[0] not in NAMES.base_images:
+            raise ValueError  # the sandbox may lack what the base has
+        image.folder = known or "/"
+    elif word == "WORKDIR":
         image.folder = _resolve(image, _expand(image, rest.strip("\"'")))
         image.folders.add(image.folder)
     elif word in ("COPY", "ADD"):
@@ -195,38 +237,96 @@ def _apply(image: Image, context: Path, word: str, rest: str, line: str) -> None
             name, _, value = pair.partition("=")
             image.variables[name] = _expand(image, value)
     elif word == "RUN":
-        for command in split_commands(_expand(image, rest)):
-            _run(image, command, line)
-    elif word == "USER" and rest not in ("root", "0"):
-        image.folders.add(f"/home/{rest}")
-    elif word not in ("FROM", "USER") and word not in _IGNORED:
-        raise needs_image(f"its Dockerfile has `{line[:80]}`")
+        _run(image, rest)
+    elif word == "USER":
+        image.home = "/root" if rest in ("root", "0") else f"/home/{rest.partition(':')[0]}"
+    elif word not in _IGNORED:
+        raise ValueError
 
 
-def _is_base(name: str) -> bool:
-    *folders, last = name.split("/")
-    stem = re.split(r"[:@]", last)[0]
-    return stem in NAMES.base_images or bool(folders and folders[-1] in NAMES.base_image_folders)
-
-
-def _run(image: Image, command: list[str], line: str) -> None:
-    """Apply a command of a RUN line. Raises: `ConfigError` if the sandbox cannot have its effect."""
-    name, *words = command
-    named = [word for word in words if not word.startswith("-")]
-    if name == "mkdir":
-        image.folders.update(_resolve(image, word) for word in named if word != "777")
-    elif name == "touch":
-        image.files.update({_resolve(image, word): b"" for word in named})
-    elif name == "rm":
-        _remove(image, [_resolve(image, word) for word in named])
-    elif name in ("chmod", "chown", "true", "set", "export"):
-        return  # the sandbox has one user, who may do all with the run's files
-    elif name == "ln" and any(PurePosixPath(word).name.startswith("python3") for word in named):
+def _run(image: Image, text: str) -> None:
+    """Apply a RUN line, in the sandbox if it has more than installers and usual commands. Raises: `ConfigError`,
+    `ValueError`."""
+    commands = split_commands(_expand(image, text))
+    installs = [find_missing(command) for command in commands]
+    for missing in installs:
+        if missing.names:
+            raise ConfigError(f"its Dockerfile installs what is not here: {missing.advice}")
+    others = [
+        command for command, missing in zip(commands, installs, strict=True) if not missing.is_installer
+    ]
+    if any(command[0] in NAMES.network_programs for command in others):
+        raise ValueError
+    if not commands or not all(_is_usual(image, command) for command in others):
+        _run_in_sandbox(image, text)
         return
-    elif not (missing := find_missing(command)).is_installer:
-        raise needs_image(f"its Dockerfile has `{line[:80]}`")
-    elif missing.names:
-        raise ConfigError(f"its Dockerfile installs what is not here: {missing.advice}")
+    for name, *words in others:
+        if name == "mkdir":
+            named = [word for word in words if not word.startswith("-") and word != "777"]
+            image.folders.update(_resolve(image, word) for word in named)
+
+
+def _is_usual(image: Image, command: list[str]) -> bool:
+    """Return whether the effect of a command is known: it makes folders, or has none on the run's files."""
+    name, *words = command
+    if name == "ln":
+        return any(PurePosixPath(word).name.startswith("python3") for word in words)
+    if name == "rm":
+        removed = tuple(word.split("*")[0] for word in words if not word.startswith("-"))
+        return all(word.startswith("/") for word in removed) and not any(
+            path.startswith(removed) for path in (*image.files, *image.folders)
+        )
+    # The sandbox has one user, who may do all with the run's files.
+    return name in ("mkdir", "chmod", "chown", "true", "set", "export")
+
+
+def _run_in_sandbox(image: Image, text: str) -> None:
+    """Run the commands of a RUN line over the files of an image, which gets what they change.
+
+    Raises: `ValueError` if they fail, or change what a run's files cannot hold.
+    """
+    named = {f"/{top}" for top in _TOP.findall(text)} | {image.home}
+    # Nothing can be mounted in place of the root.
+    folder = f"/{OUTER}" if image.folder == "/" else image.folder
+    made = replace(image, folder=folder, folders={*image.folders, *named})
+    # Later lines find what the build keeps in /tmp, which is another one for each command.
+    kept = shlex.quote(f"{folder}/{OUTER}/tmp")
+    places = {path: OUTER + path if path.startswith("/tmp/") else made.place(path) for path in image.files}
+    box = MemorySandbox({places[path]: content for path, content in image.files.items()})
+    # Where images come from, `echo` of /bin/sh knows escapes, and bash has the functions for installers.
+    script = f"cd {shlex.quote(image.folder)}\n{read_functions().decode()}\n{text}"
+    command = f"mkdir -p {kept}; cp -a {kept}/. /tmp/; bash -O xpg_echo -c {shlex.quote(script)}; code=$?; "
+    command += f"rm -rf {kept}; cp -a /tmp {kept}; exit $code"
+    commands = make_commands(made, {**image.arguments, **image.variables, "HOME": image.home})
+
+    async def run() -> CommandOutcome:
+        async with commands.open() as place:
+            return await place.run(command, box, Limits(seconds=_RUN_SECONDS))
+
+    try:
+        outcome = run_blocking(run())
+    except SandboxError as error:
+        raise ValueError(str(error)) from error
+    state = box.read_state(STATE)
+    extras = Extras() if state is None else msgspec.json.decode(state, type=Extras)
+    odd = [*extras.links, *[path for path in extras.executable if not box.read(path).startswith(b"#!")]]
+    if outcome.exit_code or outcome.stop or outcome.removed or odd:
+        said = f"it makes {odd[0]!r}" if odd else outcome.reason or outcome.text.strip()[-200:]
+        raise ValueError(said)
+    image.files = {made.find(path): box.read(path) for path in box.paths()}
+    image.folders |= {made.find(path) for path in extras.folders} - named
+
+
+def make_commands(
+    image: Image, variables: Mapping[str, str], places: Mapping[str, str] = MappingProxyType({})
+) -> HostCommands:
+    """Return the place for commands in an image, with the variables of the environment. `places` maps paths of
+    commands to more folders of the run's files, if the image is not unpacked."""
+    given = {name: text for name, text in variables.items() if name != "PATH"}
+    if image.root is not None:
+        return HostCommands(aliases={image.folder: ""}, root=image.root.image_id, variables=given)
+    aliases = {**place_mounts(image.folder, image.mounts), **places}
+    return HostCommands(aliases=aliases, binds=find_binds(), variables=given)
 
 
 def _expand(image: Image, text: str) -> str:
@@ -238,22 +338,6 @@ def _expand(image: Image, text: str) -> str:
         return value or found[3] if found[3] is not None else found[0] if value is None else value
 
     return _VARIABLE.sub(find, text)
-
-
-def _remove(image: Image, patterns: Sequence[str]) -> None:
-    """Remove files and folders from an image. What an image has before its Dockerfile is never there."""
-
-    def is_meant(place: PurePosixPath, pattern: str) -> bool:
-        # As in a shell, a star stands for no slash, and for no dot at the beginning of a name.
-        is_hidden = place.name.startswith(".") and not PurePosixPath(pattern).name.startswith(".")
-        return place.match(pattern) and not is_hidden
-
-    def is_kept(path: str) -> bool:
-        place = PurePosixPath(path)
-        return not any(is_meant(part, pattern) for part in (place, *place.parents) for pattern in patterns)
-
-    image.files = {path: content for path, content in image.files.items() if is_kept(path)}
-    image.folders = {path for path in image.folders if is_kept(path)}
 
 
 def _resolve(image: Image, path: str) -> str:
@@ -271,6 +355,8 @@ def _resolve(image: Image, path: str) -> str:
 
 def _copy(image: Image, context: Path, arguments: str, *, may_unpack: bool) -> None:
     """Add the files of a COPY or ADD line to an image. Raises: `ConfigError`."""
+    if re.match(r"--from=\S*astral-sh/uv\b", arguments):
+        return  # uv is among the installers that do nothing here
     options = re.match(r"(?:--\S+\s+)*", arguments)
     given = arguments[options.end() :] if options else arguments
     words = msgspec.json.decode(given, type=list[str]) if given.startswith("[") else shlex.split(given)
@@ -306,16 +392,17 @@ def _copy(image: Image, context: Path, arguments: str, *, may_unpack: bool) -> N
 def _read_ignored(context: Path) -> Callable[[str], bool]:
     """Return a function that says whether `.dockerignore` keeps a path of the context out of the build."""
     path = context / ".dockerignore"
-    rules = []
-    for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
-        rule = line.strip()
-        if not rule or rule.startswith("#"):
-            continue
-        parts = re.split(r"(\*\*/|\*\*|\*|\?)", posixpath.normpath(rule.lstrip("!").strip()).strip("/"))
-        made = "".join([_WILD.get(part, re.escape(part)) for part in parts])
-        rules.append((re.compile(f"{made}(?:/.*)?"), rule.startswith("!")))
+    lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+    given = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    # In contrast to git's, all rules are about the whole path.
+    names = [posixpath.normpath(rule.lstrip("!").strip()).strip("/") for rule in given]
+    rules = IgnoreRules(
+        f"{'!' * rule.startswith('!')}/{name}" for rule, name in zip(given, names, strict=True)
+    )
 
     def is_ignored(name: str) -> bool:
-        return next((not is_back for rule, is_back in reversed(rules) if rule.fullmatch(name)), False)
+        parts = [PurePosixPath(name), *PurePosixPath(name).parents][:-1]
+        found = [rules.ignores(str(part), is_folder=True) for part in parts]
+        return next((verdict for verdict in found if verdict is not None), False)
 
     return is_ignored

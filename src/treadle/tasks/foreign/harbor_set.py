@@ -3,7 +3,7 @@
 A task whose image adds nothing but files and what this machine has needs no image: it runs in the sandbox, where
 commands find the run's files in the task's own folders. Others run in their image, in the same sandbox. The tests
 run on the final files, after the run, and are never seen by the agent. The reference solution is what the model
-`oracle` runs.
+`oracle` runs. The steps of a task are turns of one run, which keeps what their tests found.
 
 Source: Harbor 0.26 (`task.toml`, `instruction.md`, `environment/`, `solution/solve.sh`, `tests/test.sh`, which
 writes `/logs/verifier/reward.json` or `reward.txt`) and terminal-bench 0.2.18 (`task.yaml`, `solution.sh` or
@@ -11,10 +11,8 @@ writes `/logs/verifier/reward.json` or `reward.txt`) and terminal-bench 0.2.18 (
 """
 
 import fnmatch
-import json
-import math
+import os
 import posixpath
-import re
 import shlex
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,40 +21,44 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.texts.documents import decode_document
+from treadle.core.types import Message, Role
 from treadle.journal.named_files import suggest_path
 from treadle.runs.task import Grade, TaskSet, get_task
-from treadle.sandbox.commands.bubblewrap import ImageRoot
-from treadle.sandbox.commands.host import HostCommands
 from treadle.sandbox.commands.images import IMAGE_ID
-from treadle.sandbox.commands.run_folder import open_for_check
-from treadle.sandbox.in_memory import MemorySandbox
-from treadle.sandbox.protocol import CommandOutcome, Limits
-from treadle.tasks.foreign.harbor_folder import HarborFolder, read_folder
-from treadle.tasks.foreign.harbor_image import OUTER, Image, find_image, place_mounts, read_image
-from treadle.tasks.foreign.installers import find_binds, find_obstacle, read_functions
+from treadle.sandbox.protocol import Limits, RunFiles, Sandbox
+from treadle.tasks.foreign.harbor_folder import HarborTurn, read_folder
+from treadle.tasks.foreign.harbor_image import Image, find_image, make_commands, place_mounts
+from treadle.tasks.foreign.harbor_tests import (
+    BASH,
+    OTHER_PROGRAM,
+    TurnOutcome,
+    TurnTests,
+    join_outcomes,
+)
+from treadle.tasks.foreign.installers import find_binds, read_functions
 from treadle.tasks.foreign.left_out import warn_once
 from treadle.tasks.solver import Solver, Step, WantedCall
 from treadle.tools.shell import Shell
 
 _VARIABLE = "variable."
 """The beginning of the names of variables in the text of a toolset."""
-_HIDDEN = ".grading"
-"""The folder of the tests and of their logs, while a task is graded."""
-_BASH = "$(command -v bash || echo sh)"
-_OTHER_PROGRAM = re.compile(rb"#!(?!.*\b(?:ba|da|k|z)?sh\b)")
-"""The beginning of a script that is not for a shell."""
+_STATE = "harbor"
+"""The name under which a run keeps what the tests of earlier turns found."""
+_SOLUTION = "/solution"
+"""The folder of the reference solution, which is empty for other models."""
+_SKILLS = "The folder {} has skills. Before you begin, read the SKILL.md of each that may help."
+"""What an agent is told about the skills of a task."""
 _KEPT = ".solution"
 """The file of the run with a solution that is too long for one command."""
 _CHUNK_CHARS = 60_000
 _BUILDS = 4
 """How many images are built at the same time."""
-_SUMMARY = re.compile(r"=+\s*short test summary info\s*=+", re.IGNORECASE)
-_RESULT = re.compile(r"^(PASSED|SKIPPED|XFAIL|FAILED|XPASS|ERROR):?\s+(\S.*?)(?: - .*)?$", re.MULTILINE)
-_PASSING = ("PASSED", "SKIPPED", "XFAIL")
 
 
 def open_harbor(folder: str) -> TaskSet:
@@ -83,181 +85,146 @@ class HarborTask:
     seed: int | None = None
     instructions: str | None = None
 
-    def __init__(self, task_set: str, task_id: str, place: Path) -> None:
-        """Read a task. Raises: `ConfigError` that says why it cannot be run here."""
+    def __init__(self, task_set: str, task_id: str, turns: Sequence[HarborTurn]) -> None:
+        """Make a task from the parts of its turns. Raises: `ConfigError` that says why it cannot be run here."""
         self.task_set = task_set
         self.task_id = task_id
-        try:
-            self._folder = folder = read_folder(place)
-            own, tested = folder.variables("environment"), folder.variables("verifier")
-            folder.variables("solution")
-            self._seconds = folder.seconds(
-                "verifier", "max_test_timeout_sec", 600.0 if folder.is_harbor else 60.0
-            )
-            self._image = find_image(folder.context, folder.section("environment"))
-            self._image.variables |= own
-            self._tested = self._find_tested() if folder.is_separate else self._image
-            self._artifacts = self._find_artifacts() if folder.is_separate else []
-            self._variables = {**self._tested.variables, **tested}
-            if self._image.root is None and folder.is_harbor:
-                self._image.folders |= {"/logs/agent", "/logs/artifacts"}
-            self._script = _read_script(folder, self._image.root)
-            self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}",)
-        except ConfigError as error:
-            raise ConfigError(f"the task {task_set}:{task_id} cannot be run here: {error}") from error
-        self.input = folder.instruction.strip()
+        self._turns, first = turns, turns[0]
+        own = first.variables("environment")
+        first.variables("solution")
+        environment = {**first.section("environment")}
+        if (workplace := first.workplace) is not None:
+            environment.setdefault("workdir", workplace)
+        self._image = find_image(first.find_build(), environment)
+        self._image.variables |= own
+        self._tests = [TurnTests(turn, self._image) for turn in turns]
+        if self._image.root is None and first.is_harbor:
+            self._image.folders |= {"/logs/agent", "/logs/artifacts"}
+        self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}",)
+        self.input = first.instruction
+        if skills := first.section("environment").get("skills_dir"):
+            self.instructions = _SKILLS.format(skills)
         self.files: Mapping[str, bytes] = {
             self._image.place(path): content for path, content in self._image.files.items()
         }
 
-    def _find_tested(self) -> Image:
-        """Return the image of separate tests: their own, or that of the agent. Raises: `ConfigError`."""
-        tests, settings = self._folder.script.parent, self._folder.section("verifier").get("environment")
-        given = settings if isinstance(settings, dict) else {}
-        names = ("Dockerfile", "docker-compose.yaml")
-        has_own = given.get("docker_image") or any((tests / name).is_file() for name in names)
-        where = "its tests run in a container of their own"
-        if self._image.root is not None:
-            raise ConfigError(f"{where}, which Treadle can give only tasks without an image")
-        try:
-            return read_image(tests, given) if has_own else self._image
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
-
-    def _find_artifacts(self) -> list[str]:
-        """Return the absolute paths of what separate tests get from the run. Raises: `ConfigError`."""
-        given = self._folder.artifacts()
-        found = [posixpath.normpath(posixpath.join(self._image.folder, source)) for source in given]
-        for path in found:
-            self._image.place(path)  # its error names what only the sandbox has
-        return found
-
-    def _hand_over(self, files: Mapping[str, bytes]) -> tuple[Image, Mapping[str, bytes]]:
-        """Return the image in which the tests run, and the files that they find: those of the run or, for separate
-        tests, of their image and of the run's artifacts."""
-        if not self._folder.is_separate:
-            return self._image, files
-        outer, folder, made = f"{OUTER}/", self._image.folder, dict(self._tested.files)
-        left = {
-            f"/{name.removeprefix(outer)}" if name.startswith(outer) else f"{folder}/{name}": content
-            for name, content in files.items()
-        }
-        for source in self._artifacts:
-            found = {path: content for path, content in left.items() if f"{path}/".startswith(f"{source}/")}
-            if found:
-                made = {path: content for path, content in made.items() if not path.startswith(f"{source}/")}
-            made |= found
-        image = replace(self._tested, files=made)
-        return image, {image.place(path): content for path, content in made.items()}
+    @property
+    def _seconds(self) -> float:
+        """How long one command of the agent may take."""
+        return max([turn.seconds("agent", "max_agent_timeout_sec", 360.0) for turn in self._turns])
 
     def _describe_shell(self) -> str:
         """Return the text of the toolset: the folders, the working folder last, limits and variables."""
-        told = {"seconds": f"{self._folder.seconds('agent', 'max_agent_timeout_sec', 360.0):g}"}
-        if (memory := self._folder.memory_mb()) is not None:
+        told = {"seconds": f"{self._seconds:g}"}
+        if (memory := self._turns[0].memory_mb()) is not None:
             told["memory_mb"] = str(memory)
         if self._image.root is not None:
             told["root"] = self._image.root.image_id
         told |= {f"{_VARIABLE}{name}": text for name, text in self._image.variables.items() if name != "PATH"}
-        return f"{','.join([*self._image.mounts, self._image.folder])}?{urlencode(told)}"
+        solved = [_SOLUTION] if self._image.root is None and self._turns[0].is_harbor else []
+        return f"{','.join([*self._image.mounts, *solved, self._image.folder])}?{urlencode(told)}"
 
     def find_solver(self, prompt: str) -> Solver | None:
         """Return a solver that runs the reference solution; `None` for another prompt, or without a solution."""
-        if prompt.strip() != self.input or not self._folder.solution.is_file():
+        asked = next((turn for turn in self._turns if turn.instruction == prompt.strip()), None)
+        if asked is None or not any(turn.solution.is_file() for turn in self._turns):
             return None
-        return _run_solution(self._folder, self._image)
+        return _run_solution(asked, self._image) if asked.solution.is_file() else _do_nothing()
 
     async def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
-        """Run the tests on the final files. What they leave without a valid reward has a grade of 0.
+        """Run the tests of the last turn on the final files, and join their rewards with those of earlier turns.
 
-        Raises: `treadle.core.errors.SandboxError` if they cannot be run.
+        Raises: `SandboxError` if they cannot be run.
         """
-        image, files = self._hand_over(files)
-        folder = image.folder
-        variables = {**self._variables, "TEST_DIR": "/tests", "BASH_ENV": "/tests/.installers.sh"}
-        variables.pop("PATH", None)
-        if image.root is not None:
-            # The run's files begin at the root, so the tests lie where they do in a container.
-            base, script, hidden = "", f"tests/{self._folder.script.name}", ["tests", "logs"]
-            commands = HostCommands(aliases={folder: ""}, root=image.root.image_id, variables=variables)
-        else:
-            base, script, hidden = f"{_HIDDEN}/", f"{_HIDDEN}/tests/{self._folder.script.name}", [_HIDDEN]
-            aliases = place_mounts(folder, image.mounts)
-            aliases |= {"/tests": f"{_HIDDEN}/tests", "/logs/verifier": f"{_HIDDEN}/logs/verifier"}
-            commands = HostCommands(aliases=aliases, binds=find_binds(), variables=variables)
-        runner = "" if _OTHER_PROGRAM.match(self._script) else f"{_BASH} "
-        command = f"cd {shlex.quote(folder)} && {runner}/tests/{self._folder.script.name}"
-        # Nothing that the run has left in these folders may take part in its grading, besides its artifacts.
-        kept = {path: content for path, content in files.items() if path.startswith("logs/artifacts/")}
-        held = {**self._read_tests(base), script: self._script, **(kept if image.root else {})}
-        box = open_for_check(files, held, hidden)
-        async with commands.open() as place:
-            outcome = await place.run(command, box, Limits(seconds=self._seconds))
-        if self._folder.is_harbor:
-            return self._read_reward(box, f"{base}logs/verifier", outcome)
-        return _read_summary(outcome)
+        past = _read_past(files.read_state(_STATE) if isinstance(files, RunFiles) else None)
+        made = past.made if past.stopped else (*past.made, await self._tests[len(past.made)].run(files))
+        missing = 0 if past.stopped else len(self._turns) - len(made)
+        strategy = self._turns[0].settings.get("multi_step_reward_strategy")
+        grade = join_outcomes(made, missing, is_final=strategy == "final")
+        return replace(grade, detail=f"{past.stopped}; {grade.detail}") if past.stopped else grade
 
-    def _read_tests(self, base: str) -> dict[str, bytes]:
-        """Return the files that grading adds to those of the run, in the folder `base`."""
-        script = self._folder.script
-        tests = script.parent if self._folder.is_harbor else script.parent / "tests"
-        found = {
-            f"{base}tests/{path.relative_to(tests).as_posix()}": path.read_bytes()
-            for path in sorted(tests.rglob("*"))
-            if path.is_file()
-        }
-        return {**found, f"{base}tests/.installers.sh": read_functions(), f"{base}logs/verifier/.keep": b""}
 
-    def _read_reward(self, box: MemorySandbox, logs: str, outcome: CommandOutcome) -> Grade:
-        """Return the reward that the tests wrote; 0 if they wrote none, or what is no number."""
-        fault = "wrote no reward"
-        for name in ("reward.json", "reward.txt"):
-            if f"{logs}/{name}" not in box.paths():
-                continue
-            text = box.read(f"{logs}/{name}").decode("utf-8", "replace").strip()
-            try:
-                found = json.loads(text) if name == "reward.json" else float(text)
-                found = (
-                    found.get("reward", sum(found.values()) / len(found))
-                    if isinstance(found, dict)
-                    else found
+class SteppedHarborTask(HarborTask):
+    """A task of several steps, which are turns of one run, or whose environment must be ready."""
+
+    def __init__(self, task_set: str, task_id: str, turns: Sequence[HarborTurn]) -> None:
+        super().__init__(task_set, task_id, turns)
+        self.max_turns = len(turns)
+
+    async def reply(self, messages: Sequence[Message], sandbox: Sandbox) -> str | None:
+        """Run the tests of the last turn, and prepare the files for the next one, whose instruction is returned;
+        `None` if no turn follows.
+
+        Raises: `SandboxError` if the tests cannot be run, or the first turn cannot be prepared.
+        """
+        known = {turn.instruction for turn in self._turns}
+        over = sum([item.role is Role.USER and item.content.strip() in known for item in messages])
+        if not over:
+            if fault := await self._prepare(self._turns[0], sandbox):
+                raise SandboxError(fault)
+            return self.input
+        past = _read_past(sandbox.read_state(_STATE))
+        if over == len(self._turns) or past.stopped:
+            return None
+        following = self._turns[over]
+        if len(past.made) < over:  # else it was done before the run was left
+            outcome = await self._tests[over - 1].run(RunFiles.of(sandbox))
+            stopped = self._turns[over - 1].find_shortfall(outcome.rewards)
+            stopped = stopped or await self._prepare(following, sandbox)
+            past = _Past(made=(*past.made, outcome), stopped=stopped)
+            sandbox.write_state(_STATE, msgspec.json.encode(past))
+        return None if past.stopped else following.instruction
+
+    async def _prepare(self, turn: HarborTurn, sandbox: Sandbox) -> str:
+        """Put the files of a turn into the working folder, and run its script. Return why it cannot begin, or an
+        empty text. Raises: `SandboxError`."""
+        folder, runnable, commands = self._image.folder, [], []
+        for path in sorted(turn.workdir.rglob("*") if turn.workdir else ()):
+            if turn.workdir and path.is_file():
+                target = posixpath.join(folder, path.relative_to(turn.workdir).as_posix())
+                sandbox.write(
+                    target[1:] if self._image.root else self._image.place(target), path.read_bytes()
                 )
-                reward = float(found)
-            except (ValueError, TypeError, ZeroDivisionError, RecursionError):
-                reward = math.nan
-            if math.isfinite(reward):
-                return Grade(min(1.0, max(0.0, reward)), f"its tests gave {reward:g}{_last(outcome)}")
-            fault = f"wrote a reward that is no number, {text!r:.80}"
-            break
-        return Grade(0.0, f"its tests {fault}{_last(outcome)}")
+                runnable += [shlex.quote(target)] if os.access(path, os.X_OK) else []
+        if runnable:
+            commands.append(f"chmod +x {' '.join(runnable)}")
+        if turn.workdir and (turn.workdir / "setup.sh").is_file():
+            commands.append(f"{BASH} {shlex.quote(posixpath.join(folder, 'setup.sh'))}")
+        commands += [turn.ready] if turn.ready else []
+        if not commands:
+            return ""
+        script = f"cd {shlex.quote(folder)} && {' && '.join(commands)}"
+        async with make_commands(self._image, self._image.variables).open() as place:
+            outcome = await place.run(script, sandbox, Limits(seconds=self._seconds))
+        said = outcome.reason or outcome.text.strip()[-200:] or f"exit code {outcome.exit_code}"
+        is_ready = outcome.exit_code == 0 and outcome.stop is None
+        what = f"its step {turn.name!r}" if turn.name else "its environment"
+        return "" if is_ready else f"{what} could not be prepared: {said}"
 
 
-def _last(outcome: CommandOutcome) -> str:
-    """Return why a command was stopped and the end of its output, or nothing if there is neither.
+class _Past(Struct, frozen=True):
+    """What the tests of earlier turns found, which a run keeps as a state beside its files."""
 
-    It is a part of its own of the reason, since output varies and would make each failure a kind of its own.
-    """
-    stopped = "" if outcome.stop is None else f"[stopped: {outcome.reason or outcome.stop}]"
-    said = f"{stopped} {outcome.text.strip()[-200:]}".strip()
-    return said and f"; the end of their output: {said}"
+    made: tuple[TurnOutcome, ...] = ()
+    stopped: str = ""
+    """Why no further turn begins; empty if one does."""
 
 
-def _read_summary(outcome: CommandOutcome) -> Grade:
-    """Return 1 if pytest's summary has results and none of them failed, as terminal-bench does."""
-    parts = _SUMMARY.split(outcome.text, maxsplit=1)
-    results = {name: status for status, name in _RESULT.findall(parts[1])} if len(parts) > 1 else {}
-    if not results:
-        return Grade(0.0, f"its tests printed no summary{_last(outcome)}")
-    failed = [status for status in results.values() if status not in _PASSING]
-    detail = f"{len(results) - len(failed)} of {len(results)} tests pass"
-    return Grade(float(not failed), f"{detail}{_last(outcome)}" if failed else detail)
+def _read_past(state: bytes | None) -> _Past:
+    return _Past() if state is None else msgspec.json.decode(state, type=_Past)
 
 
-def _run_solution(layout: HarborFolder, image: Image) -> Solver:
-    """Run the reference solution in one call, with the files beside it in `/solution` of the image, or in
-    `/tmp/solution` without one."""
-    folder = "/solution" if image.root else "/tmp/solution"
-    if layout.solution.suffix == ".yaml":
-        listed = decode_document(layout.solution.read_bytes(), str(layout.solution), is_yaml=True)
+def _do_nothing() -> Solver:
+    """Solve a step that has no reference solution."""
+    yield from ()
+    return "This step has no reference solution."
+
+
+def _run_solution(turn: HarborTurn, image: Image) -> Solver:
+    """Run the reference solution in one call, with the files beside it in `/solution`, which is empty then."""
+    folder = _SOLUTION if image.root or turn.is_harbor else f"/tmp{_SOLUTION}"
+    if turn.solution.suffix == ".yaml":
+        listed = decode_document(turn.solution.read_bytes(), str(turn.solution), is_yaml=True)
         lines = (
             [str(item.get("command", "")) for item in listed if isinstance(item, dict)]
             if isinstance(listed, list)
@@ -265,9 +232,9 @@ def _run_solution(layout: HarborFolder, image: Image) -> Solver:
         )
         parts = {"solve.sh": "\n".join(lines).encode()}
     else:
-        parts = {"solve.sh": layout.solution.read_bytes()}
-        if layout.is_harbor:
-            beside = layout.solution.parent
+        parts = {"solve.sh": turn.solution.read_bytes()}
+        if turn.is_harbor:
+            beside = turn.solution.parent
             parts = {
                 path.relative_to(beside).as_posix(): path.read_bytes()
                 for path in beside.rglob("*")
@@ -286,23 +253,13 @@ def _run_solution(layout: HarborFolder, image: Image) -> Solver:
             told = f"printf %s {data[at : at + _CHUNK_CHARS]} >> {_KEPT}"
             yield Step([WantedCall("shell", {"command": told})])
         written = f"base64 -d {_KEPT} > {_KEPT}.sh && . ./{_KEPT}.sh; rm -f {_KEPT} {_KEPT}.sh; "
-    given = {**layout.variables("solution"), "BASH_ENV": f"{folder}/.installers.sh"}
-    runner = f"chmod +x {folder}/solve.sh; " if _OTHER_PROGRAM.match(parts["solve.sh"]) else f"{_BASH} "
+    given = {**turn.variables("solution"), "BASH_ENV": f"{folder}/.installers.sh"}
+    runner = f"chmod +x {folder}/solve.sh; " if OTHER_PROGRAM.match(parts["solve.sh"]) else f"{BASH} "
     exports = "".join(f"export {name}={shlex.quote(str(value))}; " for name, value in given.items())
-    command = f"{written}{exports}{runner}{folder}/solve.sh"
+    removed = f"code=$?; cd /; rm -rf {folder}/* {folder}/.installers.sh; exit $code"
+    command = f"{written}{exports}{runner}{folder}/solve.sh; {removed}"
     results = yield Step([WantedCall("shell", {"command": command})], may_fail=True)
     return f"The reference solution was run. {results[0].strip()[-200:]}"
-
-
-def _read_script(layout: HarborFolder, root: ImageRoot | None) -> bytes:
-    """Return the script of the tests. Raises: `ConfigError` if there is none, or it installs what is not here."""
-    try:
-        content = layout.script.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"it has no script of tests: {error}") from error
-    if (obstacle := find_obstacle(content.decode("utf-8", "replace"), root)) is not None:
-        raise ConfigError(obstacle)
-    return content
 
 
 class HarborSet:
@@ -352,7 +309,13 @@ class HarborSet:
         return iter(self._tasks)
 
     def get(self, task_id: str) -> HarborTask:
-        return HarborTask(self.name, task_id, get_task(self.name, self._places, task_id))
+        place = get_task(self.name, self._places, task_id)
+        try:
+            turns = read_folder(place)
+            is_stepped = len(turns) > 1 or any(turn.ready for turn in turns)
+            return (SteppedHarborTask if is_stepped else HarborTask)(self.name, task_id, turns)
+        except ConfigError as error:
+            raise ConfigError(f"the task {self.name}:{task_id} cannot be run here: {error}") from error
 
 
 def make_shell(text: str) -> Shell:

@@ -25,6 +25,8 @@ from treadle.sandbox.commands.home import is_open_to_all
 
 VARIABLE = "TREADLE_HARBOR_ENV"
 _REDIRECTION = re.compile(r"(?<=\s)\d*>{1,2}\s*(&\d|[\w./-]+)")
+_UV = "astral.sh/uv"
+"""The part of an address by which uv is installed."""
 _PLACE = "/usr/local"
 """Where commands find the task's Python: the first folder of their PATH is in it."""
 
@@ -39,7 +41,7 @@ class _Names(Struct, frozen=True):
     root_folders: frozenset[str]
     idle_entries: frozenset[str]
     base_images: frozenset[str]
-    base_image_folders: frozenset[str]
+    base_image_folders: dict[str, str]
     package_folders: tuple[str, ...]
 
 
@@ -95,6 +97,10 @@ def find_missing(command: list[str], root: Path | None = None) -> MissingProgram
         words.pop(0)
     name, *words = words or [""]
     name = Path(name).name
+    if name in NAMES.network_programs and any(_UV in word for word in words):
+        return MissingPrograms(True)
+    if name in ("sh", "bash") and not words:  # it runs what an installer writes to its input
+        return MissingPrograms(True)
     if re.fullmatch(r"python3?(\.\d+)?", name) and words[:2] == ["-m", "pip"]:
         name, words = "pip", words[2:]
     if name in ("apt", "apt-get"):
@@ -130,7 +136,7 @@ def find_obstacle(script: str, image: ImageRoot | None = None) -> str | None:
             return f"its tests install what its image lacks, without a network: {names}; add it to the Dockerfile"
         if missing.names:
             return f"its tests install what is not here: {missing.advice}"
-        if command[0] in NAMES.network_programs and "astral.sh/uv" not in " ".join(command):
+        if command[0] in NAMES.network_programs and not missing.is_installer:
             return f"its tests use the network, and the sandbox has none: `{' '.join(command)[:80]}`"
     return None
 

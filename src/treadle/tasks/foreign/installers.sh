@@ -7,8 +7,9 @@ pip() { [ "${1-}" = install ] || command python3 -m pip "$@"; }
 pip3() { pip "$@"; }
 python3() { [ "${1-} ${2-} ${3-}" = "-m pip install" ] || command python3 "$@"; }
 python() { python3 "$@"; }
-curl() { case "$*" in *astral.sh/uv*) ;; *) command curl "$@" ;; esac; }
-wget() { case "$*" in *astral.sh/uv*) ;; *) command wget "$@" ;; esac; }
+curl() { case "$*" in *astral.sh/uv*) _have_uv ;; *) command curl "$@" ;; esac; }
+wget() { case "$*" in *astral.sh/uv*) _have_uv ;; *) command wget "$@" ;; esac; }
+_have_uv() { mkdir -p "$HOME/.local/bin" && : > "$HOME/.local/bin/env"; }
 uv() {
     case "${1-}" in
         run) shift; _run_without_options "$@" ;;
@@ -32,6 +33,5 @@ _run_without_options() {
     shift
     "$program" "$@"
 }
-if [ -n "${HOME-}" ] && [ ! -e "$HOME/.local/bin/env" ]; then
-    mkdir -p "$HOME/.local/bin" && : > "$HOME/.local/bin/env"
-fi
+# An image may have uv already. Only tests are told so in any case, because what others make is kept with the run.
+[ -z "${TEST_DIR-}" ] || [ -e "$HOME/.local/bin/env" ] || _have_uv
