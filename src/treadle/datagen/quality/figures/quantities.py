@@ -18,10 +18,20 @@ from treadle.core.texts.documents import read_data
 
 @cache
 def lexicon(section: str) -> dict[str, Any]:
-    """Return a section of `grounding.toml` or `quantities.toml`."""
-    data = read_data(__package__, "quantities") | read_data(__package__, "grounding")
-    found: dict[str, Any] = data[section]
-    return found
+    """Return a section of `quantities.toml`, `grounding.toml` or `forms.toml`."""
+    files = [read_data(__package__, name) for name in ("quantities", "grounding", "forms")]
+    return next(data[section] for data in files if section in data)  # type: ignore[no-any-return]
+
+
+@cache
+def shape(section: str, name: str) -> re.Pattern[str]:
+    """Return a pattern of a section."""
+    return re.compile(lexicon(section)[name])
+
+
+def shapes(section: str, names: str) -> list[re.Pattern[str]]:
+    """Return the patterns of a section with these names, which spaces separate."""
+    return [shape(section, name) for name in names.split()]
 
 
 class QuantityKind(StrEnum):

@@ -1,21 +1,18 @@
 """What the rules can find out about a statement, and what they share."""
 
-import re
 from collections.abc import Iterator
 from enum import StrEnum
-from functools import cache
 
 from msgspec import Struct
 
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import Quantity, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import Quantity, shape, shapes, unit_of
 from treadle.datagen.quality.statements.evidence import Evidence, unit_stems
 from treadle.datagen.quality.statements.result_records import Cell, Record, stems_of
 from treadle.datagen.quality.statements.statements import AnswerStatement, clauses
 
-_ENTITY = re.compile(
-    r"(?:[A-Z][\w'’-]*(?:\s+(?=[A-Z]))?)+|\b(?=[\w.-]*\d)(?=[\w.-]*[a-z_])[\w.-]*\w|\b\w+(?:[_.-]\w+)+"
-)
+_ENTITY, _BREAK, _NOUN, _LETTERS, _CODE = shapes("doubt_forms", "entity break noun letters code")
+_BESIDE = shape("doubt_forms", "beside")
 
 
 class DoubtKind(StrEnum):
@@ -97,21 +94,8 @@ def rank(doubt: Doubt) -> int:
     return _RANKS[doubt.kind]
 
 
-_BREAK = re.compile(r"[;·•]|\.\s")
-_NOUN = re.compile(r"\A[\s*_`]+[^\W\d_]+")
-_LETTERS = re.compile(r"[^\W\d_]{2,}")
-_CODE = re.compile(r"\b[A-Za-z]{1,6}[-/.#]?\d")
-"""What looks like the code of a record."""
 _LABEL_REACH = 24
 """How many characters before and after a figure may have the other words of its label."""
-_BESIDE = re.compile(r"\(([^()]{1,80})\)")
-"""What stands in brackets after a clause."""
-
-
-@cache
-def shape(section: str, name: str) -> re.Pattern[str]:
-    """Return a pattern of `grounding.toml`."""
-    return re.compile(lexicon(section)[name])
 
 
 def entities_of(clause: str) -> list[frozenset[str]]:

@@ -19,7 +19,15 @@ from msgspec.structs import replace
 from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
-from treadle.datagen.quality.figures.quantities import UNITS, Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import (
+    UNITS,
+    Quantity,
+    QuantityKind,
+    lexicon,
+    shape,
+    shapes,
+    unit_of,
+)
 from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.statements.result_records import (
     Cell,
@@ -30,17 +38,8 @@ from treadle.datagen.quality.statements.result_records import (
     stems_of,
 )
 
-FILE = re.compile(r"(?<![\w.-])[\w.-]*+/[\w./-]*+|(?<![\w-])[\w-]++\.[a-z]\w{1,4}\b")
-"""What looks like a path or the name of a file."""
-_NUMBERS = re.compile(r"\b([a-zA-Z]\w*) = \[([\d., +-]+)\]")
-_CODE = re.compile(r"[\w#!№](?:[\w./#-]*\w)?")
-_AMONG = re.compile(lexicon("answers")["among"])
-_NAMED = re.compile(r"\b([^\W\d_]+) (?=[A-Z]{1,6}[-/.#]?\d)")
-"""What a record is called, before its code."""
-_PRINTED = re.compile(
-    r"print\(f?['\"]([\w ]{2,60}?)\s*[:=]\s*(?:['\"],\s*|\{)([^\n]{1,120}?)(?:\)|\}['\"]\))\s*(?:$|[;\n])"
-)
-"""A value that a program prints with its name."""
+FILE, _NUMBERS, _CODE, _NAMED, _PRINTED = shapes("evidence_forms", "file numbers code named printed")
+_AMONG = shape("answers", "among")
 _FUNCTIONS = {
     "max": ("order", "most"),
     "min": ("order", "least"),

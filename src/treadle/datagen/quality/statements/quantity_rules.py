@@ -7,7 +7,7 @@ from itertools import permutations
 from msgspec.structs import replace
 
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, unit_of
+from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, shape, shapes, unit_of
 from treadle.datagen.quality.statements.count_rules import CountRules
 from treadle.datagen.quality.statements.derivations import Figures, solve_equations
 from treadle.datagen.quality.statements.doubts import (
@@ -19,7 +19,6 @@ from treadle.datagen.quality.statements.doubts import (
     find_labels,
     is_in_label,
     rank,
-    shape,
     show_record,
 )
 from treadle.datagen.quality.statements.evidence import (
@@ -41,18 +40,10 @@ from treadle.datagen.quality.statements.sightings import (
 )
 from treadle.datagen.quality.statements.statements import AnswerStatement
 
-_NEAREST = re.compile(r"(?i)\bnearest\s+$")
-"""What stands before a step of rounding, as in `to the nearest ten`."""
-_OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
-_SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
-_CAPITAL_BEFORE, _CAPITAL_AFTER = re.compile(r"([A-Z][\w'’-]+)\s\Z"), re.compile(r"\s([A-Z][\w'’-]+)")
-_ROW = re.compile(r"[^\s,;]*+(?:[,;][^\s,;]++){2,}")
-_UNIT_BEFORE = re.compile(r"(?:\bin\s|[(\[])([^\s()\[\]:=|]{1,16})[)\]]?\W*(?:[a-z]+\W)?$")
-_WORD_BEFORE = re.compile(r"([^\W\d_]+) \Z")
-_ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
-_SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
-_UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile(r"\s?\(?[±…]|[^\w\s:;)-]?\d")
-"""What stands beside a figure that is only a part of another."""
+_NEAREST, _OF, _SIGNED, _CAPITAL_BEFORE = shapes("quantity_forms", "nearest of signed capital_before")
+_CAPITAL_AFTER, _ROW, _UNIT_BEFORE = shapes("quantity_forms", "capital_after row unit_before")
+_WORD_BEFORE, _ITEMS, _SEPARATOR = shapes("quantity_forms", "word_before items separator")
+_UNREAD_BEFORE, _UNREAD_AFTER = shapes("quantity_forms", "unread_before unread_after")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 

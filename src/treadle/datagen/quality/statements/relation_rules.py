@@ -5,17 +5,16 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import QuantityKind, lexicon, shape, shapes, unit_of
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.statements.doubts import SEEN, Doubt, DoubtKind, entities_of, shape, show_record
+from treadle.datagen.quality.statements.doubts import SEEN, Doubt, DoubtKind, entities_of, show_record
 from treadle.datagen.quality.statements.evidence import FILE, Evidence, plain, plain_label, word_list
 from treadle.datagen.quality.statements.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements.statements import AnswerStatement, glue
 
-_NO_VALUE = re.compile(r"[=:|]\W*((?:no|without|not|missing|none) [^\W\d_]+)\W*$")
-"""A value that denies something, such as `no shed`."""
-_PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists|reads|er)\b)")
-_QUOTED = re.compile(r"[“\"«][^“”\"«»\n]++[”\"»]")
+_NO_VALUE, _PAIR, _QUOTED, _ITEM, _NUMBER = shapes("relation_forms", "no_value pair quoted item number")
+_CODE, _OF_CODE, _IS_SHORT_NO, _CONDITION = shapes("relation_forms", "code of_code is_short_no condition")
+_PATH, _QUALITY = shapes("relation_forms", "path quality")
 _FLAGS = {
     stem(said): stem(meant)
     for said, meant in (
@@ -23,12 +22,6 @@ _FLAGS = {
     )
 }  # fmt: skip
 """How the values of flags are said."""
-_ITEM = re.compile(r",\s(?:and\s|or\s|og\s)?|\s(?:and|&|og)\s|;\s|\s[·/+]\s")
-_NUMBER = re.compile(r"(?<![\w.,])\d+(?![\w%]|[.,]\d)")
-"""A whole number that stands alone, and may be the code of a record too."""
-_CODE = re.compile(r"\b(?=[\w/.-]*[^\W\d_])(?=[\w/.-]*\d)[\w/.-]+")
-"""The code of a record, such as `TL2181`."""
-_OF_CODE = re.compile(r"\b(?:of|for|in|at|on|from|to|with)\s(?:[^\W\d_]+\s){0,3}\W?([\w/.-]*\d[\w/.-]*)")
 _MOST_SAID = 4
 """How many words besides the name of a column a sentence has that gives its value."""
 _EMPTY = ("", "null", "none", "no", "false", "n/a", "0")
@@ -37,16 +30,8 @@ _BY = frozenset(("by",))
 """The word without which a text does not name a column such as `brewed_by`: `brewing B-77` does not."""
 _MOST_NEW = 2
 """How many words of a sentence that says that a field is missing may be new."""
-_IS_SHORT_NO = re.compile(r"(?i)\W*(?:no|not for [^.,;:]{3,40})\W*$")
-"""The answer to a question that a sentence before asks."""
-_CONDITION = re.compile(r"(?i)\b(?:if|in case|should|unless)\b")
 _LONG = 4
 """The length of words from which on they may be parts of others."""
-_PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
-
-
-_QUALITY = re.compile(r"(?i)\b(?:is|are|was|were) the most (?!expensive)([^\W\d]+)\b(?! [^\W\d])")
-"""A quality that nothing counts, as in `is the most urgent`."""
 
 
 class RelationRules:

@@ -5,14 +5,21 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.figures.quantities import SIZES, Quantity, QuantityKind, day_of, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import (
+    SIZES,
+    Quantity,
+    QuantityKind,
+    day_of,
+    lexicon,
+    shape,
+    unit_of,
+)
 from treadle.datagen.quality.statements.doubts import (
     Doubt,
     DoubtKind,
     find_anchors,
     find_labels,
     find_rivals,
-    shape,
 )
 from treadle.datagen.quality.statements.evidence import Evidence, Occurrence, plain_label, word_list, words_of
 from treadle.datagen.quality.statements.result_records import Cell, stems_of

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 
 from treadle.core.types import Effect, ToolSpec
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import lexicon
+from treadle.datagen.quality.figures.quantities import lexicon, shape, shapes
 from treadle.datagen.quality.languages import WORDS, pattern
 from treadle.datagen.quality.statements.doubts import (
     SEEN,
     Doubt,
     DoubtKind,
     rank,
-    shape,
 )
 from treadle.datagen.quality.statements.evidence import FILE, Evidence, MadeCall, plain, word_list
 from treadle.datagen.quality.statements.quantity_rules import QuantityRules
@@ -34,22 +33,9 @@ from treadle.datagen.quality.statements.statements import (
 )
 
 _EXTENSION = pattern("files", "extension")
-_CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
-_UNREAD = re.compile(r"(?:\d+[a-z]{1,3})+|\d{1,2}/[a-z]{3,9}(?:/\d+)?|[a-z]{3,9}/\d{1,2}(?:/\d+)?")
-"""What looks like a time or a date."""
-_OBJECT_END = re.compile(r"[.;!?,](?=\s|$)|\b(?:and|but|then|because|so|which)\b")
-_OBJECT = re.compile(
-    r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
-)
+_CUT, _UNREAD, _OBJECT_END, _OBJECT, _DAYS = shapes("support_forms", "cut unread object_end object days")
+_LABEL, _FRAME, _ENTERED = shapes("support_forms", "label frame entered")
 
-_DAYS = re.compile(r"(?i)\d{2,3} days (?:earlier|before)")
-_LABEL = re.compile(
-    r"(?:^|\b(?:[Uu]nder|as|for|of|is|called|named|column|field|value|label)\b)\W*¤(?=[a-z])[^.,;:!?\d]+¤"
-)
-"""A quoted name of a value, in small letters."""
-_FRAME = re.compile(r"[^\W\d_][^.;:!?\d]{2,70}:")
-"""A line that only says what follows."""
-_ENTERED = re.compile(r"\s+(?:as|at|under)\s([^.;!?\n]+)")
 _FEW_WORDS = 8
 """A sentence with fewer words is about one thing."""
 _GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
