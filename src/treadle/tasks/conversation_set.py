@@ -226,8 +226,7 @@ class ConversationTask:
 
 
 def _split_turns(messages: Sequence[Message]) -> Iterator[tuple[str, list[Message]]]:
-    """Yield the messages of the user, each with the answers to it; messages in a row are one. Yield nothing if
-    others come before the first one."""
+    """Yield what the user says, each with the answers to it; nothing if the user does not begin."""
     said: list[str] = []
     answers: list[Message] = []
     for message in messages:

@@ -53,8 +53,7 @@ def explain_changes(changes: list[Change], remedy: str) -> str:
 
 
 def _models_of(config: GenerationConfig) -> dict[str, Json]:
-    """Return the settings of each role's model that have an influence on its answers. Names in treadle.toml are
-    resolved."""
+    """Return what has an influence on the answers of each role's model, with names of treadle.toml resolved."""
     file = load_models()
     models: dict[str, Json] = {}
     for role in used_roles(config):

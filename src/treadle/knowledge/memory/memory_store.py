@@ -326,8 +326,7 @@ class MemoryStore:
         return found
 
     def put_vectors(self, model: str, vectors: Mapping[str, Sequence[float]]) -> None:
-        """Store the embeddings of entries by id. Raises: `ConfigError` if their length differs from the length
-        of the stored embeddings."""
+        """Store the embeddings of entries by id. Raises: `ConfigError` if the stored ones have another length."""
         lengths = {len(values) for values in vectors.values()}
         if not lengths:
             return

@@ -13,8 +13,7 @@ PUSHES = DATA["pushes"]
 
 
 def _add_open_order(shop: Shop) -> tuple[dict[str, str], int, str | None]:
-    """Add an order that the customer wants changed. Return how the customer names it, its number, and the rule that
-    forbids it."""
+    """Add an order to be changed. Return its name for the customer, its number, and the rule against it."""
     product, other = shop.draw.sample([item for item in shop.products if item.category != "hygiene"], 2)
     lines = {product: shop.draw.between(1, 4), other: 1}
     is_shipped = shop.level == 1 and shop.draw.chance(0.5)
@@ -125,8 +124,7 @@ def solve_buy(values: Mapping[str, str], habit: Habit) -> Solver:
 
 
 def generate_stranger(draw: Draw, level: int) -> GeneratedCase:
-    """Draw somebody who may not have what they ask for: the postcode or the address is wrong, or the order is
-    somebody else's."""
+    """Draw somebody with a wrong postcode or address, or with the order of somebody else."""
     shop = Shop(draw, level)
     own = shop.add_order(shop.customer, {shop.pick(): 1}, "pending")
     other = shop.add_order(shop.customers[-1], {shop.pick(): 2}, "pending")

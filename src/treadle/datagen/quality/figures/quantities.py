@@ -67,8 +67,7 @@ class Quantity(Struct, frozen=True):
     is_ordinal: bool = False
     """True if it is a place in an order, such as `3rd`."""
     other: float | None = None
-    """Another reading: of a date whose day and month can be confused, or of a comma or point that separates
-    thousands or decimals."""
+    """Another reading: of a date or a separator that can be read in two ways."""
     clock: float | None = None
     """The reading of a number such as `6.40` as a time of day."""
     days: tuple[float, ...] = ()
@@ -126,8 +125,7 @@ _UNITS_IN_LABELS = {
 
 @cache
 def unit_of(name: str) -> tuple[str, float] | None:
-    """Return the dimension of a unit and its size; `None` if the unit is not known. The dimension of `l/min` is
-    `volume/time`."""
+    """Return the dimension of a unit, such as `volume/time`, and its size; `None` if it is not known."""
     if not name or name == "%":
         return None
     if (known := UNITS.get(name) or _UNITS_IN_LABELS.get(name.lower())) is not None:

@@ -1,5 +1,4 @@
-"""The rules for counts: how many lines, rows and matches a file has, how many items a list has, and how many files
-there are."""
+"""The rules for counts: of the lines, rows and matches of a file, of the items of a list, of files."""
 
 from collections import Counter, defaultdict
 from itertools import accumulate, combinations, combinations_with_replacement

@@ -264,8 +264,7 @@ def _numbers(record: Record, *, has_lists: bool = True) -> list[float]:
 
 
 def _count_records(group: RecordGroup, sizes: Counter[int]) -> Iterator[float]:
-    """Yield how many records a group has: all, those of results with several records, and those of the same
-    form."""
+    """Yield how many records a group has: all, those of results with several, those of the same form."""
     yield float(len(group.records))
     if group.is_named:
         yield float(sum([sizes[record.source] > 1 for record in group.records]))
@@ -287,8 +286,7 @@ def _count_values(records: Sequence[Record]) -> Iterator[float]:
 
 
 def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[float]:
-    """Yield how many calls there were of each tool, how many results have the chosen records, and how many
-    records the calls were given."""
+    """Yield the numbers of calls of each tool, of results with the chosen records, of records in calls."""
     by_tool: Counter[tuple[str, bool]] = Counter([(item.call.name, item.is_error) for item in seen.calls])
     yield from map(float, by_tool.values())
     yield float(len({item.call.arguments for item in seen.calls if not item.is_error}))

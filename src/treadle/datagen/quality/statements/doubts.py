@@ -117,8 +117,7 @@ def beside(statement: AnswerStatement) -> str:
 
 
 def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the words by which a statement says what it is about: of records, and of places. If its clause has
-    none, they are those of the clause before it."""
+    """Return the words of records and places in the clause of a statement, or else in the one before it."""
     clause = statement.clause + beside(statement)
     places = (stems_of(clause) & seen.places) - unit_stems()
     names = seen.call_words if places else frozenset[str]()
@@ -139,8 +138,7 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
 
 
 def find_labels(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[frozenset[str]], bool]:
-    """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The flag
-    says whether it is alone."""
+    """Return the labels that name a quantity, and whether it is alone in its clause; else those beside it."""
     item = statement.quantity
     assert item is not None
     is_row = statement.sentence.lstrip().startswith("|")

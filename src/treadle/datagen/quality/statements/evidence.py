@@ -420,8 +420,7 @@ class Evidence:
         return _index(self.told_records)
 
     def sightings(self, kind: QuantityKind, low: float, high: float, *, is_told: bool) -> list[Occurrence]:
-        """Return where quantities of a kind from `low` to `high` were seen, without regard to the sign: in
-        results, or in what was told."""
+        """Return where sizes of a kind from `low` to `high` were seen: in results, or in what was told."""
         values, items = (self._told if is_told else self._own).get(kind, ([], []))
         return items[bisect_left(values, low) : bisect_left(values, high)]
 

@@ -404,8 +404,7 @@ class QuantityRules:
         )
 
     def _count_named(self, statement: AnswerStatement) -> set[float] | None:
-        """Return how many records have the word after a number as a label or a value; `None` if it is no word of
-        the records."""
+        """Return how many records have the word after a number; `None` if it is no word of the records."""
         after = statement.sentence[statement.place + len(statement.text) :]
         noun = shape("answers", "counted").match(after)
         name = stem(noun[1].lower()) if noun else ""

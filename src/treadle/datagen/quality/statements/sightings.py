@@ -82,8 +82,7 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
 
 
 def _numbered(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator[Occurrence]:
-    """Yield where the number of a week or day of a year was seen: as such a number, in a column of weeks or days,
-    or in a date."""
+    """Yield where the number of a week or day was seen: as such, in a column of these, or in a date."""
     for place in seen.sightings(QuantityKind.DATE, 0.0, 1300.0, is_told=is_told):
         other, day = place.quantity, day_of(place.quantity)
         number = other.value if other.unit == item.unit else None
@@ -221,8 +220,7 @@ def _is_share(cell: Cell) -> bool:
 
 
 def is_reversed(seen: Evidence, statement: AnswerStatement) -> bool:
-    """Return whether a sentence puts two moments of a record in the wrong order, as in `from the end until the
-    start`."""
+    """Return whether a sentence puts two moments in the wrong order: `from the end until the start`."""
     found = shape("answers", "order_of_moments").search(statement.sentence)
     if found is None:
         return False

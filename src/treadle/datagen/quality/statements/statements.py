@@ -235,8 +235,7 @@ def _to_words(found: re.Match[str]) -> str:
 
 
 def _strip_outline(text: str) -> str:
-    """Return a text without the numbers of an outline: those before a capital letter, or several in a rising order.
-    A number before a unit is a value."""
+    """Return a text without the numbers of an outline: before capital letters, or in a rising order."""
     marks = [found for found in _OUTLINE.finditer(text) if not text.endswith(": ", 0, found.start())]
     numbers = [[int(one) for one in found["mark"].split(".")] for found in marks]
     is_rising = len(numbers) > 1 and all(one < two for one, two in pairwise(numbers)) and numbers[0][1] < 2

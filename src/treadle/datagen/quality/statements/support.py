@@ -217,8 +217,7 @@ class Support:
         return Doubt(DoubtKind.ABSENT, "does not occur before")
 
     def _is_heading(self, statement: AnswerStatement, word: str) -> bool:
-        """Return whether a name is a common word of a line that only says what follows, or begins the name of a
-        field."""
+        """Return whether a name is a common word of a line that says what follows, or begins a field."""
         if not all(stem(part) in common_words() for part in re.split("[-'’]", word)):
             return False
         line = statement.sentence.strip(" |#*_\n")
@@ -334,8 +333,7 @@ class Support:
         return SEEN if named else strange
 
     def _doubt_state(self, statement: AnswerStatement, topic: str) -> Doubt:
-        """Check that a call has made or shown a file that is said to exist now, or deleted one that is said to be
-        gone."""
+        """Check that a call has made or shown a file that is said to exist, or deleted one that is gone."""
         name = next(reversed(_objects(statement.clause.partition(statement.text)[0])), "")
         calls = [item for item in self._seen.calls if self._mentions(item, name)]
         if topic in ("send", "run"):
