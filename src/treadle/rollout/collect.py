@@ -145,17 +145,15 @@ def read_answers(nodes: Iterable[Node]) -> tuple[tuple[str, ...] | float, ...]:
 
 def read_sampled(nodes: Iterable[Node]) -> SampledVersions:
     """Return the versions of the weights that sampled the answers of a rollout."""
-    versions: dict[str, float] = {}
-    unsigned: list[float] = []
-    for node in nodes:
-        if node.is_cached:
-            continue
-        for index, (_, version) in enumerate(node.versions):
-            at = node.at + index * _STEP_SECONDS
-            versions[version] = min(at, versions.get(version, at))
-        if not node.versions:
-            unsigned.append(node.asked_at)
-    return SampledVersions(versions, min(unsigned, default=None))
+    sampled = [node for node in nodes if not node.is_cached]
+    signed = [
+        SampledVersions({version: node.at + index * _STEP_SECONDS})
+        for node in sampled
+        for index, (_, version) in enumerate(node.versions)
+    ]
+    return merge_sampled(
+        [*signed, *[SampledVersions(unsigned_at=node.asked_at) for node in sampled if not node.versions]]
+    )
 
 
 def merge_sampled(sampled: Iterable[SampledVersions]) -> SampledVersions:
