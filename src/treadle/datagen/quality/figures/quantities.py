@@ -20,7 +20,7 @@ from treadle.core.texts.documents import read_data
 def lexicon(section: str) -> dict[str, Any]:
     """Return a section of `quantities.toml`, `grounding.toml` or `forms.toml`."""
     files = [read_data(__package__, name) for name in ("quantities", "grounding", "forms")]
-    return next(data[section] for data in files if section in data)  # type: ignore[no-any-return]
+    return next(data[section] for data in files if section in data)
 
 
 @cache

@@ -24,8 +24,7 @@ class CountRules:
         """Check a number of lines, rows or matches of a file, or of the items of a list; `None` if it is none."""
         if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
             return None
-        after = statement.sentence[statement.place + len(statement.text) :]
-        before = statement.sentence[: statement.place]
+        before, after = statement.head, statement.rest
         if _ANSWER_ALONE.fullmatch(statement.sentence):
             question = next(reversed(statement.before.removesuffix(before).split("\n")[-2:-1]), "")
             before = f"{question} {before}" if question.rstrip(" *_").endswith("?") else before

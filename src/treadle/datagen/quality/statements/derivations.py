@@ -17,7 +17,7 @@ from msgspec import Struct
 from treadle.datagen.quality.figures.figure_reader import find_quantities, read_number
 from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, day_of
 from treadle.datagen.quality.statements.evidence import FILE, Evidence
-from treadle.datagen.quality.statements.result_records import Record, stems_of
+from treadle.datagen.quality.statements.result_records import Labels, Record, stems_of
 
 _MAX_GROUPS = 24
 _MAX_PAIRED = 40
@@ -169,9 +169,7 @@ class Figures:
         ]
         return chosen | {sum(numbers[:count]) for numbers in lines for count in (2, 3)}
 
-    def amounts(
-        self, labels: frozenset[frozenset[str]], *, is_strict: bool, is_difference: bool
-    ) -> Iterator[float]:
+    def amounts(self, labels: Labels, *, is_strict: bool, is_difference: bool) -> Iterator[float]:
         """Yield sums, means and products, and, with `is_difference`, differences. With `is_strict`, they are
         those of the groups that the statement chooses, if there are any, and of the columns with these
         `labels`."""

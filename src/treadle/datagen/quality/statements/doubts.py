@@ -8,7 +8,7 @@ from msgspec import Struct
 from treadle.datagen.quality.figures.figure_reader import find_quantities
 from treadle.datagen.quality.figures.quantities import Quantity, shape, shapes, unit_of
 from treadle.datagen.quality.statements.evidence import Evidence, unit_stems
-from treadle.datagen.quality.statements.result_records import Cell, Record, stems_of
+from treadle.datagen.quality.statements.result_records import Cell, Labels, Record, stems_of
 from treadle.datagen.quality.statements.statements import AnswerStatement, clauses
 
 _ENTITY, _BREAK, _NOUN, _LETTERS, _CODE = shapes("doubt_forms", "entity break noun letters code")
@@ -125,7 +125,7 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     if anchors or (places and _CODE.search(clause)):
         return anchors, places
     text = statement.before
-    if not shape("answers", "refers").search(statement.sentence):
+    if not statement.says("refers"):
         text = text.rpartition("\n")[2]
     earlier, _, here = text.rpartition("\n")
     names = frozenset().union(*entities_of(earlier))
@@ -137,7 +137,7 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     return above - seen.places - names, places
 
 
-def find_labels(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[frozenset[str]], bool]:
+def find_labels(seen: Evidence, statement: AnswerStatement) -> tuple[Labels, bool]:
     """Return the labels that name a quantity, and whether it is alone in its clause; else those beside it."""
     item = statement.quantity
     assert item is not None
@@ -177,10 +177,7 @@ def is_in_label(seen: Evidence, text: str, start: int, end: int) -> bool:
 
 
 def find_rivals(
-    seen: Evidence,
-    labels: frozenset[frozenset[str]],
-    anchors: frozenset[str],
-    places: frozenset[str],
+    seen: Evidence, labels: Labels, anchors: frozenset[str], places: frozenset[str]
 ) -> list[Cell]:
     """Return the cells with quantities under some labels, in the records that a statement chooses."""
     return [

@@ -9,7 +9,7 @@ from treadle.datagen.quality.figures.quantities import QuantityKind, lexicon, sh
 from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.statements.doubts import SEEN, Doubt, DoubtKind, entities_of, show_record
 from treadle.datagen.quality.statements.evidence import FILE, Evidence, plain, plain_label, word_list
-from treadle.datagen.quality.statements.result_records import Cell, Record, stem, stems_of
+from treadle.datagen.quality.statements.result_records import Cell, Labels, Record, stem, stems_of
 from treadle.datagen.quality.statements.statements import AnswerStatement, glue
 
 _NO_VALUE, _PAIR, _QUOTED, _ITEM, _NUMBER = shapes("relation_forms", "no_value pair quoted item number")
@@ -103,9 +103,9 @@ class RelationRules:
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
         """Check a share in words, such as `most of`, by counting the records that have the value."""
         end = statement.place + len(statement.text)
-        rest = f"{statement.sentence[: statement.place]}{' ' * len(statement.text)}{statement.sentence[end:]}"
+        rest = f"{statement.head}{' ' * len(statement.text)}{statement.sentence[end:]}"
         found = self._seen.portions(rest, statement.place, has_sums=False)
-        is_denied = statement.sentence[: statement.place].lower().endswith(("not ", "ikke "))
+        is_denied = statement.head.lower().endswith(("not ", "ikke "))
         if any(_fits(statement.topic, item.part, item.whole) is not is_denied for item in found):
             return SEEN
         for item in found:
@@ -386,13 +386,13 @@ class RelationRules:
         codes = stems_of(" ".join(re.findall(r"\S*\d\S*", sentence)))
         if anchors <= codes:  # a code may only say where the first one is
             anchors = seen.anchors(sentence) - codes - seen.subjects or anchors
-        after = _OF_CODE.findall(statement.sentence[statement.place + len(statement.text) :].lower())
+        after = _OF_CODE.findall(statement.rest.lower())
         if all(re.search(r"\d", name) for name in anchors) and anchors <= stems_of(" ".join(after)):
             return SEEN  # it names a field of one thing, and no winner
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2 or self._has_letter(statement.sentence):
             return SEEN
-        sources: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = {}
+        sources: dict[tuple[int, Labels], list[Record]] = {}
         for record in seen.records:
             sources.setdefault((record.source, frozenset(cell.label for cell in record.cells)), []).append(
                 record
@@ -454,7 +454,7 @@ def _label_of(record: Record, name: str) -> frozenset[str]:
     return next((cell.label for cell in record.cells if name in cell.stems), frozenset())
 
 
-def _firsts(records: list[Record], topic: str, labels: frozenset[frozenset[str]]) -> Iterator[list[Record]]:
+def _firsts(records: list[Record], topic: str, labels: Labels) -> Iterator[list[Record]]:
     """Yield the records that are first by some column: by one with one of the labels, if they have any."""
     if topic in ("first", "last"):
         yield [records[0] if topic == "first" else records[-1]]
@@ -493,9 +493,7 @@ def _moment(record: Record) -> tuple[float, ...]:
     return (years[0], 0.0, 0.0) if years else (0.0, 0.0, 0.0)
 
 
-def _group_firsts(
-    records: list[Record], topic: str, named: frozenset[frozenset[str]]
-) -> Iterator[frozenset[str]]:
+def _group_firsts(records: list[Record], topic: str, named: Labels) -> Iterator[frozenset[str]]:
     """Yield the words whose records have the largest or smallest sum of a column, or are most or fewest."""
     if topic not in ("most", "least"):
         return

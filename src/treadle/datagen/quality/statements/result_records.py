@@ -19,6 +19,7 @@ from treadle.datagen.quality.figures.quantities import Quantity, shapes
 
 _WORD, _PART, _CAMEL, _ENDING, _FIELD, _NAME = shapes("record_forms", "word part camel ending field name")
 _INLINE, _HEADING, _TAG, _WORD_END = shapes("record_forms", "inline heading tag word_end")
+Labels = frozenset[frozenset[str]]
 _BOX = {"[ ]": "open", "[x]": "done", "[X]": "done"}
 _LINES: msgspec.json.Decoder[Json] = msgspec.json.Decoder()
 _MAX_LINES = 2000
@@ -48,11 +49,11 @@ class Record(Struct, frozen=True, eq=False):
     """The stems of the words of its values."""
     context: frozenset[str] = frozenset()
     """The stems of headings above it, and of the call that gave it."""
-    columns: frozenset[frozenset[str]] = frozenset()
+    columns: Labels = frozenset()
     """The labels of the table or list that it is a part of, also of cells that it leaves empty."""
 
     @property
-    def labels(self) -> frozenset[frozenset[str]]:
+    def labels(self) -> Labels:
         return frozenset([cell.label for cell in self.cells])
 
 
@@ -141,7 +142,7 @@ def _read_json(value: Json, context: frozenset[str] = _NOTHING, path: str = "") 
 def _align(records: list[Record]) -> Iterator[Record]:
     """Yield the records of a list, with the labels of all of them that begin like them: each may leave cells out.
     Those with a text without a label, such as lines of a log, have only their own."""
-    columns: dict[frozenset[str], frozenset[frozenset[str]]] = {}
+    columns: dict[frozenset[str], Labels] = {}
     for record in records:
         if not record.columns and _NOTHING not in record.labels:
             first = record.cells[0].label

@@ -63,6 +63,20 @@ class AnswerStatement(Struct, frozen=True):
     is_advice: bool = False
     """True if the sentence looks like advice, an offer or a plan."""
 
+    @property
+    def head(self) -> str:
+        """The part of the sentence in front of the text."""
+        return self.sentence[: self.place]
+
+    @property
+    def rest(self) -> str:
+        """The part of the sentence behind the text."""
+        return self.sentence[self.place + len(self.text) :]
+
+    def says(self, name: str) -> bool:
+        """Return whether the sentence has a form of answers, such as `aggregate`."""
+        return shape("answers", name).search(self.sentence) is not None
+
 
 _PATH, _SYMBOL, _QUOTED, _ANSWER = [
     pattern("answers", name) for name in ("path", "symbol", "quoted", "answer")

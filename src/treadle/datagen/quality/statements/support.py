@@ -80,7 +80,7 @@ class Support:
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
             is_unused = statement.kind is StatementKind.PATH and self._seen.calls and not self._is_used(said)
-            if is_unused and not shape("answers", "denied").search(statement.sentence):
+            if is_unused and not statement.says("denied"):
                 return Doubt(DoubtKind.TOLD, "is in no call that succeeded")
             return SEEN
         if statement.topic == "quote" and _is_label(statement):
@@ -112,7 +112,7 @@ class Support:
                 return SEEN
             if not re.search(r"[^\d ()+-]", said):
                 return new
-        is_proposed = shape("answers", "proposed").search(statement.sentence[: statement.place])
+        is_proposed = shape("answers", "proposed").search(statement.head)
         if statement.is_advice and is_proposed and not self._has_path(statement.sentence):
             return Doubt(DoubtKind.REWORDED, "is a name that is proposed")
         if statement.kind is StatementKind.PATH:
@@ -159,7 +159,7 @@ class Support:
         missing = sorted([word for word in words if not self._is_seen(word)])
         is_said = (
             shape("answers", "denied").search(statement.text)
-            or shape("answers", "announces").search(statement.sentence)
+            or statement.says("announces")
             or _FRAME.fullmatch(statement.text)
         )
         if not missing or is_said:
@@ -212,7 +212,7 @@ class Support:
         parts = word.split("-")
         if len(parts) > 1 and all(stem(part) in self._seen.stems or part in text for part in parts):
             return SEEN
-        if shape("answers", "absent").search(statement.sentence):
+        if statement.says("absent"):
             return Doubt(DoubtKind.UNNAMED, "is named as what is not given")
         return Doubt(DoubtKind.ABSENT, "does not occur before")
 
@@ -225,10 +225,8 @@ class Support:
         is_line = len(words) <= _FEW_WORDS and line[-1:] not in (".", "!") and not re.search(r"\d", line)
         if is_line and all(stem(part.lower()) in common_words() for part in words):
             return True
-        rest = statement.sentence[statement.place + len(statement.text) :]
-        following = re.match(r"\s+([^\W\d_]+)", rest)
-        before = statement.sentence[: statement.place]
-        is_first = re.search(r"(?:^|[|:>*•-]\s*)[\W\d_]*$", before) is not None
+        following = re.match(r"\s+([^\W\d_]+)", statement.rest)
+        is_first = re.search(r"(?:^|[|:>*•-]\s*)[\W\d_]*$", statement.head) is not None
         return is_first and following is not None and stem(following[1].lower()) in self._seen.stems
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
@@ -282,7 +280,7 @@ class Support:
             return self._doubt_state(statement, topic)
         verb = stem(statement.text.split()[0].casefold())
         done = [item for item in self._seen.calls if not item.is_error]
-        after = statement.sentence[statement.place + len(statement.text) :]
+        after = statement.rest
         about = (
             statement.clause.partition(statement.text)[0]
             if mode == "passive"
@@ -337,9 +335,7 @@ class Support:
         name = next(reversed(_objects(statement.clause.partition(statement.text)[0])), "")
         calls = [item for item in self._seen.calls if self._mentions(item, name)]
         if topic in ("send", "run"):
-            nouns = [
-                word for word in statement.sentence[: statement.place].casefold().split() if len(word) > 3
-            ]
+            nouns = [word for word in statement.head.casefold().split() if len(word) > 3]
             made = [item for item in self._seen.calls if not item.is_error]
             is_shown = any(
                 noun in item.result.casefold() for item in self._seen.calls for noun in nouns
