@@ -52,7 +52,8 @@ class DuplicateSettings(FilterSettings):
     """The thresholds from which on two rows are duplicates."""
 
     similarity: Share = 0.8
-    """The smallest share of common words in both requests, without numbers, names and filler words."""
+    """The smallest share of common words among the words of both requests. Numbers, names and filler words do not
+    count."""
     containment: Share = 0.95
     """The smallest share of the shorter request's words that the longer request also has. The default is high
     because requests that differ in one replaced word usually ask for different things."""
