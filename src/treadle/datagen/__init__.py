@@ -13,8 +13,8 @@ Runs have fixed ids (`topic-ID-ATTEMPT`, `SAMPLE-ATTEMPT`, and `-scenario`, `-us
 repeated work continues them. A dataset is continued only if its `config/fingerprint` is unchanged.
 
 To add a filter, see `quality/`. To add a key, add a field with a docstring to `config/generation_config`; checks of
-combinations, files and models belong in `config/conflicts`, and a key without influence on rows in `HARMLESS` of
-`config/fingerprint`. For a kind of tool use, add a member to `Kind` (`scenarios/scenario`), its weight and
+combinations, files and models belong in `config/conflicts`, and a key without influence on rows in
+`config/fingerprint.toml`. For a kind of tool use, add a member to `Kind` (`scenarios/scenario`), its weight and
 recognition to `scenarios/kinds` and its line to `prompts.toml`. For a format of topic files, add a
 member to `TopicFormat` (`topics/topic_files`). For a service to publish to, add a member to `Service` and
 a function to `dataset/upload`.

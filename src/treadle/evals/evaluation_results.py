@@ -113,8 +113,7 @@ class ModelResult(Struct, frozen=True, kw_only=True):
     """How many samples have no grade, because of the infrastructure."""
     score: MeanEstimate | None
     bootstrap: MeanEstimate | None
-    """The score with the interval of a bootstrap over tasks; `None` for one task, and for so many that both
-    intervals are the same."""
+    """The score with the interval of a bootstrap over tasks; `None` for one task, and for many."""
     scorers: dict[str, MeanEstimate]
     """The mean of each scorer."""
     pass_at: dict[int, MeanEstimate]

@@ -9,16 +9,7 @@ from treadle.evals.evaluation_results import Results
 from treadle.journal.named_files import explain_unread
 from treadle.scoring.statistics import Agreement, measure_agreement
 
-_WORDS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "good": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "bad": False,
-}
+_GOOD, _BAD = ("1", "true", "yes", "good"), ("0", "false", "no", "bad")
 
 
 def read_labels(path: Path) -> dict[str, bool]:
@@ -41,12 +32,12 @@ def read_labels(path: Path) -> dict[str, bool]:
     labels: dict[str, bool] = {}
     for (place, run_id), label in found.items():
         word = (label or "").strip().casefold()
-        if word and word not in _WORDS:
+        if word and word not in _GOOD + _BAD:
             raise ConfigError(
-                f"{str(path)!r}, line {place}: the label is {label!r}; write one of {', '.join(_WORDS)}"
+                f"{str(path)!r}, line {place}: the label is {label!r}; write one of {', '.join(_GOOD + _BAD)}"
             )
         if word:
-            labels[run_id or ""] = _WORDS[word]
+            labels[run_id or ""] = word in _GOOD
     return labels
 
 

@@ -64,8 +64,7 @@ def check_page(reports: Sequence[str], make_page: MakePage | None) -> None:
 def write_reports(
     config: EvaluationConfig, results: Results, make_page: MakePage | None = None
 ) -> tuple[WrittenReport, ...]:
-    """Write the reports that a configuration names. One that cannot be written keeps no other from being written.
-    Without samples, there are none."""
+    """Write the named reports, each whatever becomes of the others; none if there are no samples."""
     return tuple([_write(given, config, results, make_page) for given in config.reports if results.samples])
 
 

@@ -138,8 +138,7 @@ class RecordedRun(Struct, frozen=True):
 
 
 async def read_recording(path: Path, name: str = "") -> RecordedRun:
-    """Return the recording in a file, called `name`, by default like the file. Raises: `ConfigError` that says what
-    is wrong with the file."""
+    """Return the recording in a file, with its name by default. Raises: `ConfigError` for a wrong file."""
     try:
         text = await asyncio.to_thread(path.read_text, "utf-8")
         events = json.loads(text)

@@ -86,8 +86,7 @@ class Suite(Struct, frozen=True, kw_only=True):
         return self.base / self.table.folder
 
     def name_of(self, path: Path) -> str:
-        """Return the name of a recording: its path in the folder of the recordings, without the ending; or the name
-        of its file, if it is in no such folder."""
+        """Return the path of a recording in their folder, without the ending; elsewhere the name of its file."""
         place = os.path.relpath(path, self.folder)
         return (path.name if place.startswith("..") else Path(place).as_posix()).removesuffix(ENDING)
 

@@ -39,8 +39,7 @@ class KnownVersion(Struct):
     since: float
     """When the version was announced, or when an answer with it first arrived, in seconds since the epoch."""
     is_announced: bool = False
-    """True if the version was announced before any answer had it. Answers before that were then sampled by
-    other weights."""
+    """True if it was announced before an answer had it, so that other weights sampled the answers before."""
 
 
 class SampledVersions(Struct, frozen=True):
@@ -134,8 +133,7 @@ class Versions:
 
 
 def read_answers(nodes: Iterable[Node]) -> tuple[tuple[str, ...] | float, ...]:
-    """Return for each answer that a run sampled the versions of the weights, or, if it has none, when it was asked
-    for."""
+    """Return for each sampled answer of a run the versions of the weights, or else when it was asked for."""
     return tuple(
         [
             tuple([version for _, version in node.versions]) or node.asked_at
@@ -147,17 +145,15 @@ def read_answers(nodes: Iterable[Node]) -> tuple[tuple[str, ...] | float, ...]:
 
 def read_sampled(nodes: Iterable[Node]) -> SampledVersions:
     """Return the versions of the weights that sampled the answers of a rollout."""
-    versions: dict[str, float] = {}
-    unsigned: list[float] = []
-    for node in nodes:
-        if node.is_cached:
-            continue
-        for index, (_, version) in enumerate(node.versions):
-            at = node.at + index * _STEP_SECONDS
-            versions[version] = min(at, versions.get(version, at))
-        if not node.versions:
-            unsigned.append(node.asked_at)
-    return SampledVersions(versions, min(unsigned, default=None))
+    sampled = [node for node in nodes if not node.is_cached]
+    signed = [
+        SampledVersions({version: node.at + index * _STEP_SECONDS})
+        for node in sampled
+        for index, (_, version) in enumerate(node.versions)
+    ]
+    return merge_sampled(
+        [*signed, *[SampledVersions(unsigned_at=node.asked_at) for node in sampled if not node.versions]]
+    )
 
 
 def merge_sampled(sampled: Iterable[SampledVersions]) -> SampledVersions:
@@ -189,13 +185,11 @@ class Rolled(Struct, frozen=True):
     run: Run[Any]
     rollout: Rollout
     usage: Usage
-    """The tokens that the rollout used itself. The beginning that a fork shares with its root is not part of
-    it."""
+    """The tokens that the rollout used itself, without the beginning that a fork shares with its root."""
     cost_usd: float | None
     """The cost of these tokens in US dollars; `None` if a price is unknown."""
     sampled: SampledVersions
-    """The versions of the weights that sampled the rollout's tokens, including the tokens of the shared
-    beginning."""
+    """The versions of the weights that sampled its tokens, those of a shared beginning included."""
     is_overlong: bool
     answers: tuple[tuple[str, ...] | float, ...] = ()
     """See `read_answers`."""
@@ -272,8 +266,7 @@ class GroupReader:
         )
 
     def load(self, spec: GroupSpec, details: Mapping[str, Any]) -> Group:
-        """Return a group that was delivered, from the journal, given what the ledger has about it. Raises:
-        `RunNotFoundError`."""
+        """Return a delivered group, given what the ledger has about it. Raises: `RunNotFoundError`."""
         first = [spec.run_id(self.config.name, index) for index in spec.rollouts]
         rolled = [self.read(Run.load(run_id, self.journal)) for run_id in details.get("run_ids", first)]
         return self.make_group(spec, rolled, details["weight_version"])

@@ -122,8 +122,7 @@ class DeliveryQueue:
         self._changed.set()
 
     def counts(self) -> dict[str, dict[ParcelStatus, int]]:
-        """Return how many groups of each sink have each status. Groups that wait for a sink which only an
-        earlier process used are left out."""
+        """Return how many groups of each sink of this process have each status."""
         counts = {name: dict.fromkeys(ParcelStatus, 0) for name in self._sinks}
         for sink, status, number in self._connection.execute(
             "SELECT sink, status, count(*) FROM parcels GROUP BY sink, status"
@@ -349,8 +348,7 @@ class Handover:
             self._queue.put(connection, self._queue.encode_score(key, score))
 
     def finish(self, group: Group | None) -> None:
-        """Wake the receivers after a group was counted; `group` is the group for the consumer, if the group was
-        kept."""
+        """Wake the receivers after a group was counted; `group` is one that was kept for the consumer."""
         if group is not None:
             self._ready.put_nowait(group)
         if self._queue is not None:

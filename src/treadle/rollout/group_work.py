@@ -39,6 +39,10 @@ GROUPS = "groups"
 _STATUSES = {ItemStatus.KEPT: "delivered", ItemStatus.REJECTED: "dropped", ItemStatus.FAILED: "failed"}
 
 
+_OF_GROUPS = ("group_id", "number", "task", "has_variance", "weight_version")
+_OF_ROLLOUTS = ("run_id", "reward", "rewards", "advantage", "stop_reason", "steps")
+
+
 class MadeGroup(Struct, frozen=True):
     """The result of the work on one item."""
 
@@ -253,23 +257,11 @@ class GroupWork:
 
 def _outline(group: Group, staleness: int) -> Json:
     """Return what `groups.jsonl` has about a delivered group. The tokens are in the journal."""
-    return {
-        "group_id": group.group_id,
-        "number": group.number,
-        "task": group.task,
-        "has_variance": group.has_variance,
-        "weight_version": group.weight_version,
-        "staleness": staleness,
+    told = {name: getattr(group, name) for name in _OF_GROUPS} | {"staleness": staleness}
+    return told | {
         "rollouts": [
-            {
-                "run_id": rollout.run_id,
-                "reward": rollout.reward,
-                "rewards": rollout.rewards,
-                "advantage": rollout.advantage,
-                "stop_reason": rollout.stop_reason,
-                "steps": rollout.steps,
-                "output_tokens": rollout.usage.output_tokens,
-            }
+            {name: getattr(rollout, name) for name in _OF_ROLLOUTS}
+            | {"output_tokens": rollout.usage.output_tokens}
             for rollout in group.rollouts
-        ],
+        ]
     }

@@ -37,7 +37,7 @@ from treadle.rollout.sinks.registry import make_sinks
 from treadle.runs.task import find_tasks
 from treadle.scoring.advantages import AdvantageKind
 from treadle.scoring.registry import make_scorers, read_rewards
-from treadle.tasks.draws import Draw, fraction
+from treadle.tasks.draws import Draw, fraction, pick_weighted
 from treadle.tools.toolset_parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.trajectory.tokens.trajectories import Decode
@@ -371,7 +371,6 @@ class PassRates:
         self._members: dict[str, list[str]] = {}
         for task in tasks:
             self._members.setdefault(self._key(task), []).append(task)
-        self._keys = list(self._members)
         self._counts: dict[str, tuple[int, int]] = {}
 
     def observe(self, task: str, solved: int, graded: int) -> None:
@@ -382,13 +381,8 @@ class PassRates:
 
     def draw(self, draw: Draw) -> str:
         """Return a task."""
-        weights = [self._weight(key) * len(self._members[key]) for key in self._keys]
-        left = draw.below(2**31) / 2**31 * sum(weights)
-        for key, weight in zip(self._keys, weights, strict=True):
-            left -= weight
-            if left < 0:
-                return draw.pick(self._members[key])
-        return draw.pick(self._members[self._keys[-1]])
+        weights = {key: self._weight(key) * len(tasks) for key, tasks in self._members.items()}
+        return draw.pick(self._members[pick_weighted(weights, draw.below(2**31) / 2**31)])
 
     def _key(self, task: str) -> str:
         return task.rpartition("-")[0] or task if self._settings.by == "family" else task

@@ -30,8 +30,7 @@ class RolloutEnded(JobNotice, frozen=True, tag="rollout_ended"):
     stop_reason: str
     input_tokens: int = 0
     output_tokens: int = 0
-    """The tokens that the rollout sampled itself; the beginning that a fork shares with its root is not counted
-    again."""
+    """The tokens that it sampled itself, without the beginning that a fork shares with its root."""
     cost_usd: float | None = 0.0
 
 

@@ -94,8 +94,7 @@ def make_rollouts_view(
     decode: Decode | None = None,
     journal: Journal | None = None,
 ) -> RolloutsView:
-    """Return delivered groups for a page in one file. `decode` converts token ids to text, and `journal` has the
-    runs, whose rewards may have reasons."""
+    """Return delivered groups for a page in one file. `journal` has the runs, and reasons of rewards."""
     facts: list[GroupFacts] = []
     sample, names = BodySample(_BODIES, _BODY_BYTES), list[tuple[str, str]]()
     newest: Group | None = None

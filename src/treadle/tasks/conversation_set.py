@@ -51,9 +51,9 @@ def find_row_file(path: Path) -> Path:
     return path
 
 
-def iterate_rows(path: Path, left_out: dict[int, str]) -> Iterator[tuple[int, str, Row]]:
+def iterate_rows(path: Path, left_out: dict[int, str] | None = None) -> Iterator[tuple[int, str, Row]]:
     """Yield the rows of a file in any format, each with its number, from 1, and its place in words. `left_out` gets
-    the place and the fault of each row that cannot be read, by number.
+    the place and the fault of each row that cannot be read, by number; without it, such a row is an error.
 
     Raises: `ConfigError` if the file has no rows; `ExportError` if a line is not a JSON object.
     """
@@ -64,6 +64,8 @@ def iterate_rows(path: Path, left_out: dict[int, str]) -> Iterator[tuple[int, st
             try:
                 row = read_row(raw, row_format)
             except ExportError as error:
+                if left_out is None:
+                    raise ExportError(f"{place} is not a row of the format {format}: {error}") from error
                 left_out[number] = f"{place}: {error}"
                 continue
             yield number, place, row
@@ -226,8 +228,7 @@ class ConversationTask:
 
 
 def _split_turns(messages: Sequence[Message]) -> Iterator[tuple[str, list[Message]]]:
-    """Yield the messages of the user, each with the answers to it; messages in a row are one. Yield nothing if
-    others come before the first one."""
+    """Yield what the user says, each with the answers to it; nothing if the user does not begin."""
     said: list[str] = []
     answers: list[Message] = []
     for message in messages:

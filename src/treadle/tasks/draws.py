@@ -24,6 +24,16 @@ def pick(options: Sequence[T], *parts: object) -> T:
     return options[int(fraction(*parts) * len(options))]
 
 
+def pick_weighted(weights: Mapping[T, float], share: float) -> T:
+    """Return the item at a share, from 0 to 1, of the sum of all weights, in their order."""
+    place = share * sum(weights.values())
+    for item, weight in weights.items():
+        place -= weight
+        if place < 0:
+            return item
+    return list(weights)[-1]  # rounding
+
+
 def split(text: str) -> tuple[str, ...]:
     """Return the parts of a text that `|` separates, with single spaces. `-` is an empty part."""
     return tuple(["" if part.strip() == "-" else " ".join(part.split()) for part in text.split("|")])

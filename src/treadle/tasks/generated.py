@@ -206,8 +206,7 @@ class GeneratedSet:
         self._kind = TalkingTask if has_user else SteppedTask if has_levels else GeneratedTask
         self._make = lru_cache(maxsize=256)(self._make_task)
         self.identify = lru_cache(maxsize=4096)(self._identify)
-        """Return the template, the values and the habit of the solver for the task whose input is a prompt; `None`
-        if the set has no such task."""
+        """Return the template, values and habit of the task that a prompt asks for; `None` without one."""
 
     def _make_task(self, template: TaskTemplate, level: str, seed: int) -> GeneratedTask:
         """Return a task. Recent ones are kept, because a task is loaded by its id at each stage of its work."""

@@ -107,8 +107,7 @@ class Pursuit:
         return [call for _, call in self._open()]
 
     def _open(self) -> list[tuple[int, WantedCall]]:
-        """Return the calls that have not succeeded, or the calls that check them, with their positions in the
-        step."""
+        """Return the calls that have not succeeded, or those that check them, with their positions."""
         wanted = []
         for index, call in enumerate(self.step.calls):
             if self._results[index] is None:
@@ -151,8 +150,7 @@ class Pursuit:
 
 
 def is_same_call(wanted: WantedCall, made: ToolCall) -> bool:
-    """Return whether `made` has the name and arguments of `wanted`. White space in the arguments does not
-    matter."""
+    """Return whether `made` has the name and, apart from white space, the arguments of `wanted`."""
     return wanted.name == made.name and bool(made.parsed_or(None) == wanted.arguments)
 
 

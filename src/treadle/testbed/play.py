@@ -8,20 +8,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
+from treadle.core.texts.documents import read_data
 from treadle.core.types import Message, Role, ToolCall
 from treadle.tasks.draws import fraction, pick
 from treadle.tasks.solver import Ask, Pursuit, Solver, WantedCall
 from treadle.testbed.built_in import digest
 
-_RECOVERIES = (
-    "That did not work ({error}). I will make the call again, correctly this time.",
-    "The tool says: {error} That was my slip; once more.",
-    "My last call failed ({error}), so I have to repeat it with the right arguments.",
-)
-_LOOKS = (
-    "I do not know whether that took effect, so I look before I do it again.",
-    "The outcome is open. I check what is there now.",
-)
+_SAID = read_data(__package__, "play")
+"""What is thought before a call is made again."""
 
 
 class Manner(Struct, frozen=True, kw_only=True):
@@ -131,10 +125,10 @@ def _rounds(messages: Sequence[Message]) -> Iterator[_Round]:
 
 def _reason(plan: Pursuit, key: str) -> str:
     if plan.is_looking:
-        return pick(_LOOKS, key)
+        return str(pick(_SAID["looks"], key))
     if plan.error is not None:
         first_line = plan.error.strip().partition("\n")[0][:160]
-        return pick(_RECOVERIES, key).format(error=first_line.rstrip(".") + ".")
+        return str(pick(_SAID["recoveries"], key)).format(error=first_line.rstrip(".") + ".")
     return plan.step.reasoning
 
 

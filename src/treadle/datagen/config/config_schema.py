@@ -42,8 +42,7 @@ def schema() -> dict[str, Json]:
 
 
 def _as_properties(node: dict[str, Any], enum: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object whose keys are names of `enum`. The names are properties, because editors do
-    not complete `propertyNames`."""
+    """Return the schema of an object with names of `enum` as keys: properties, which editors complete."""
     del node["propertyNames"]
     value = node["additionalProperties"]
     return {
@@ -67,8 +66,7 @@ def _filters(definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names_of(registry: Registry[Any], pattern: str) -> dict[str, Any]:
-    """Return the schema of a name in `registry`, or of another name that fits `pattern`, because packages can add
-    names."""
+    """Return the schema of a name in `registry`, or of one that a package may add and that fits `pattern`."""
     return {"anyOf": [{"enum": registry.names()}, {"type": "string", "pattern": pattern}]}
 
 

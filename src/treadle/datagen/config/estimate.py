@@ -206,8 +206,7 @@ class MeasuredLoad(Struct, frozen=True):
     """The averages over the runs of a dataset."""
 
     loads: Mapping[Role, Load]
-    """The load of one piece of work, by role: of an expansion for `topics`, of a sample for the other roles. Roles
-    with too few runs are missing."""
+    """The load of an expansion for `topics`, of a sample for other roles; none for roles with too few runs."""
     tries: float | None = None
     """The mean number of samples that were made for a row; `None` if there were too few samples."""
 
@@ -236,8 +235,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     seconds: float
     """How long the generation will take, in seconds."""
     spread: float
-    """The uncertainty as a factor: each real number is expected between the estimate divided by this factor and the
-    estimate multiplied by it."""
+    """The uncertainty: a real number lies between the estimate divided by this factor and multiplied by it."""
     assumptions: tuple[str, ...]
     calls: int
     """The number of requests of all roles."""
@@ -401,8 +399,7 @@ def _price(model: Model, usage: Usage) -> float | None:
 
 
 def _wall_seconds(config: GenerationConfig, roles: list[RoleEstimate], samples: int) -> float:
-    """Return how long the whole work takes, with as many topics and samples at the same time as the configuration
-    allows."""
+    """Return how long the whole work takes, with as many things at the same time as the configuration allows."""
     total = 0.0
     topics = next((item for item in roles if item.role == "topics"), None)
     if topics is not None and topics.calls:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.core.errors import ConfigError
+from treadle.core.texts.documents import read_data
 from treadle.core.texts.masking import MASK, hide_fields
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
@@ -20,36 +21,7 @@ from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
 from treadle.tools.resolve import split_file
 
-HARMLESS = (
-    "topics.window",
-    "topics.max_attempts",
-    "generation.num_samples",
-    "generation.window",
-    "generation.workers",
-    "generation.max_attempts",
-    "generation.sample_attempts",
-    "limits",
-    "output",
-    "publish",
-)
-"""Keys that may change while a dataset is made. They decide how many rows there are, how fast they are made and in
-which files they are written, but not what the rows contain."""
-_HARMLESS_OF_MODELS = frozenset(
-    (
-        "base_url",
-        "api_key_env",
-        "headers",
-        "timeout_seconds",
-        "connect_timeout_seconds",
-        "total_timeout_seconds",
-        "max_attempts",
-        "price",
-        "limit",
-        "cooldown_seconds",
-        "cache",
-    )
-)
-"""Settings of a model that decide where and how it is asked, but have no influence on its answers."""
+_KEYS: dict[str, list[str]] = read_data(__package__, "fingerprint")
 _MESSAGES = ("output.system_message", "output.include_system_message")
 """Keys of `output` that are in the rows."""
 
@@ -66,7 +38,8 @@ def fingerprint(config: GenerationConfig) -> dict[str, Json]:
     return {
         key: item
         for key, item in found.items()
-        if key in _MESSAGES or not any(key == name or key.startswith(f"{name}.") for name in HARMLESS)
+        if key in _MESSAGES
+        or not any(key == name or key.startswith(f"{name}.") for name in _KEYS["harmless"])
     }
 
 
@@ -80,13 +53,12 @@ def explain_changes(changes: list[Change], remedy: str) -> str:
 
 
 def _models_of(config: GenerationConfig) -> dict[str, Json]:
-    """Return the settings of each role's model that have an influence on its answers. Names in treadle.toml are
-    resolved."""
+    """Return what has an influence on the answers of each role's model, with names of treadle.toml resolved."""
     file = load_models()
     models: dict[str, Json] = {}
     for role in used_roles(config):
         table = file.table_of(given_model(config, role)).model_dump(mode="json", exclude_defaults=True)
-        models[role] = {key: item for key, item in table.items() if key not in _HARMLESS_OF_MODELS}
+        models[role] = {key: item for key, item in table.items() if key not in _KEYS["harmless_of_models"]}
     return models
 
 

@@ -178,8 +178,7 @@ def _ask_again(reasons: Sequence[str]) -> str:
 
 
 def count_repairs(events: Iterable[Event]) -> list[int]:
-    """Return for each turn of a run how often the answer before it was asked for again, this turn included; 0 for
-    a turn that the user began."""
+    """Return for each turn of a run how often the answer before it was asked for again, this turn included."""
     found: list[int] = []
     for event in events:
         if isinstance(event.body, TurnStarted):

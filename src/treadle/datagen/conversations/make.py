@@ -168,8 +168,7 @@ async def _write_scenario(
     *,
     is_new: bool,
 ) -> Scenario:
-    """Return the scenario of a sample. If the writer's answer has faults, the writer is told about them and asked
-    again. Raises: `SampleError`."""
+    """Return the scenario of a sample, after telling the writer about faults. Raises: `SampleError`."""
     metadata = labels(studio.config.name, "scenario", spec.sample_id, attempt)
     run_id = f"{spec.sample_id}-{attempt}-scenario"
     async with studio.workers.session(

@@ -1,5 +1,4 @@
-"""The studio: everything that all samples share. Agents are built once, and samples differ only in their messages
-and instructions."""
+"""The studio: what all samples share. Agents are built once; samples differ in messages and instructions."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,8 +113,7 @@ _MAX_OTHER_WORDS = 1
 
 
 def is_farewell(text: str) -> bool:
-    """Return whether a message only thanks or says goodbye. Only English texts are recognised; for others,
-    `is_done` decides."""
+    """Return whether a message only thanks or says goodbye in English. For others, `is_done` decides."""
     words = re.findall(r"[\w'\u2019]+", text.casefold().replace("\u2019", "'"))
     others = [word for word in words if word not in read_patterns()["farewells"]["words"].split()]
     return "?" not in text and _THANKS.search(text) is not None and len(others) <= _MAX_OTHER_WORDS
@@ -239,8 +237,7 @@ class Studio:
         return base.strip()
 
     def advise(self, feedback: Sequence[str]) -> str:
-        """Return what the agent is told besides, and rows do not show: how to reason, the limits, and why earlier
-        attempts were rejected."""
+        """Return what rows do not show: how to reason, the limits, and why earlier attempts were rejected."""
         parts = []
         if self.has_tools:
             if self.config.generation.conversation.reasoning is not None:

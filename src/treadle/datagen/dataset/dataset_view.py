@@ -25,8 +25,7 @@ from treadle.export.body_sample import BodySample, cut_text, write_conversation
 from treadle.jobs.ledger import ItemStatus, Ledger
 
 _BODIES, _BODY_BYTES = 1_000, 12_000_000
-"""How many rows, and how many rejected samples, have their messages in a page in one file, and how many bytes these
-may have."""
+"""How many rows and rejected samples have their messages in a page in one file, in how many bytes."""
 _MAX_MESSAGES = 80
 _BINS = 120
 

@@ -19,12 +19,13 @@ from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.quality.protocol import FilterVerdict
-from treadle.export.exporter import FORMATS, encode_row, read_row
-from treadle.export.row_files import PARQUET, detect_format, read_objects
+from treadle.export.exporter import FORMATS, encode_row
+from treadle.export.row_files import PARQUET, detect_format
 from treadle.export.row_formats.treadle_rows import VERSION
 from treadle.export.rows import Row, SampleInfo
 from treadle.export.whole import write_whole
 from treadle.journal.named_files import suggest_path
+from treadle.tasks.conversation_set import iterate_rows
 
 _NEAR = 2_000
 """How many ids are compared with an unknown one to suggest the nearest."""
@@ -120,7 +121,8 @@ def read_entries(
     elif _is_native(file_of_rows):
         yield from _read_native(file_of_rows, first, needles)
     else:
-        yield from islice(_read_other(file_of_rows), first - 1, None)
+        for number, _, row in islice(iterate_rows(file_of_rows), first - 1, None):
+            yield RowEntry(number, row)
 
 
 def find_format(path: Path) -> str | None:
@@ -163,20 +165,6 @@ def _read_native(path: Path, first: int = 1, needles: Sequence[str] = ()) -> Ite
                 found.messages, found.tools, found.lineage, untrained=found.untrained, weight=found.weight
             )
             yield RowEntry(number, row, found.verdicts)
-
-
-def _read_other(path: Path) -> Iterator[RowEntry]:
-    try:
-        format = detect_format(path)
-        row_format = FORMATS.load(format)
-        for number, (place, raw) in enumerate(read_objects(path, format), 1):
-            try:
-                entry = RowEntry(number, read_row(raw, row_format))
-            except ExportError as error:
-                raise ExportError(f"{place} is not a row of the format {format}: {error}") from error
-            yield entry
-    except ExportError as error:
-        raise ExportError(f"{str(path)!r}: {error}") from error
 
 
 def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> RowEntry:

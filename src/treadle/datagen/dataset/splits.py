@@ -26,6 +26,7 @@ from treadle.export.row_changes import describe_reason
 from treadle.export.row_files import open_writer
 from treadle.export.rows import Row
 from treadle.export.whole import write_whole
+from treadle.tasks.draws import pick_weighted
 
 
 class Unions:
@@ -78,7 +79,7 @@ def assign(
     """
     fixed = fixed or {}
     positions = {key: _position(seed, key) for key in sizes}
-    found = {key: fixed.get(key) or _pick(positions[key], shares) for key in sizes}
+    found = {key: fixed.get(key) or pick_weighted(shares, positions[key]) for key in sizes}
     wanted = apportion(sum(sizes.values()), shares)
     over = dict.fromkeys(shares, 0)
     free: dict[str, dict[int, list[str]]] = {name: defaultdict(list) for name in shares}
@@ -127,16 +128,6 @@ def _position(seed: int, key: str) -> float:
     """Return the position of a group between 0 and 1, which depends on nothing but the seed and the key."""
     digest = blake2b(f"{seed}\x1f{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
-
-
-def _pick(position: float, shares: Mapping[str, float]) -> str:
-    passed = 0.0
-    whole = sum(shares.values())
-    for name, share in shares.items():
-        passed += share / whole
-        if position < passed:
-            return name
-    return list(shares)[-1]
 
 
 class Split(Struct, frozen=True):

@@ -88,8 +88,7 @@ class DuplicateIndex:
         self._connection = connection
         self._settings = settings or DuplicateSettings()
         self._last: tuple[tuple[Message, ...], _Print] | None = None
-        """The messages and signature of the row that `find` was last called with, because that row is usually added
-        next."""
+        """The messages and signature of the row that `find` was last called with, which is usually added next."""
         self._table: BandTable | None = None
         """The keys; `None` until they are needed."""
         connection.execute(_SCHEMA)
@@ -124,8 +123,7 @@ class DuplicateIndex:
         self._add(row_id, _Print(make_signature(text, self._settings.min_words), frozenset()))
 
     def _find(self, mine: _Print) -> tuple[str, float, bool] | None:
-        """Return the id of a row that is the same or nearly the same, the similarity, and whether it is the
-        same."""
+        """Return the id of a row that is nearly the same, the similarity, and whether it is the same."""
         for row_id, exact, _, _ in self._read(self._bands.find(_shorten(mine.signature.exact), _MAX_IN_BAND)):
             if exact == mine.signature.exact:
                 return row_id, 1.0, True

@@ -41,8 +41,7 @@ def exchanges(messages: Sequence[Message]) -> Iterator[Exchange]:
 
 
 def answers(messages: Sequence[Message]) -> list[int]:
-    """Return the position of the final answer of each turn: an assistant message without calls before the next
-    user message, or at the end."""
+    """Return the position of the final answer of each turn: its last message, if it has no calls."""
     return [
         index
         for index, message in enumerate(messages)
@@ -53,8 +52,7 @@ def answers(messages: Sequence[Message]) -> list[int]:
 
 
 def name_message(messages: Sequence[Message], index: int) -> str:
-    """Return the name of a message in a reason, as people count messages: `answer 2`, `step 3`, `user message 1`,
-    each with its first words."""
+    """Return the name of a message in a reason: `answer 2` or `user message 1`, with its first words."""
     role, ends = messages[index].role, answers(messages)
     if index in ends:
         name = f"answer {ends.index(index) + 1}"

@@ -59,8 +59,7 @@ LANGUAGES = frozenset([*WORDS, *_SCRIPTS.values()])
 
 
 def is_german(words: Iterable[str]) -> bool:
-    """Return whether the words of a text are German, where all nouns have capital letters. Two frequent words are
-    enough for it, unless as many are English."""
+    """Return whether at least two frequent words of a text are German, and not as many English."""
     known = {word.casefold() for word in words}
     return len(_GERMAN & known) >= max(2, len(_ENGLISH & known))
 

@@ -38,8 +38,7 @@ _TOKEN = re.compile(
     r"|([.!?:;\n]+)"
     r"|(,)"
 )
-"""A plain word, a name, another word, the end of a sentence, or a comma. Most tokens are plain words, which are
-found quickly because they are tried first."""
+"""A plain word, which is tried first because most tokens are, a name, another word, an end, or a comma."""
 _Token: TypeAlias = tuple[str, str, str, str]
 """A token as name, word, end of a sentence or comma; the others are empty."""
 _NO_SPACES = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")

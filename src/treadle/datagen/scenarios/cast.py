@@ -1,5 +1,4 @@
-"""Personas: a population of simulated users, drawn from a seed. `population.toml` has the built-in names, roles
-and styles."""
+"""Personas: simulated users, drawn from a seed and from the names, roles and styles of `population.toml`."""
 
 from collections.abc import Mapping
 from functools import cache

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
 
 from msgspec import Struct
 
@@ -12,9 +11,7 @@ from treadle.datagen.quality.exchanges import leaves_of
 from treadle.datagen.quality.languages import pattern
 from treadle.datagen.scenarios.scenario import Difficulty, Kind
 from treadle.routing.judging.inabilities import is_refusal
-from treadle.tasks.draws import fraction
-
-T = TypeVar("T")
+from treadle.tasks.draws import fraction, pick_weighted
 
 WEIGHTS, MIN_CALLS, MIN_STEPS = [
     {Kind(name): number for name, number in read_data(__package__, "kinds")[table].items()}
@@ -66,23 +63,13 @@ def plan_kind(
         share = (sum(kept.values()) + 1) / sum(weights.values())
         missing = {kind: weight * share - kept.get(kind, 0) for kind, weight in weights.items()}
         weights = {kind: count for kind, count in missing.items() if count > 0}
-    return _spread(number, weights, _KIND_RATIO, fraction(seed, "kind"))
+    return pick_weighted(weights, (fraction(seed, "kind") + number * _KIND_RATIO) % 1.0)
 
 
 def plan_difficulty(number: int, weights: Mapping[Difficulty, float], *, seed: int = 0) -> Difficulty:
     """Return the difficulty of sample `number`. Without weights, all difficulties are equally frequent."""
     chosen = {item: weight for item, weight in weights.items() if weight > 0} or dict.fromkeys(Difficulty, 1)
-    return _spread(number, chosen, _DIFFICULTY_RATIO, fraction(seed, "difficulty"))
-
-
-def _spread(number: int, weights: Mapping[T, float], ratio: float, offset: float) -> T:
-    """Return item `number` of a sequence in which each item occurs as often as its weight says, evenly spread."""
-    place = (offset + number * ratio) % 1.0 * sum(weights.values())
-    for item, weight in weights.items():
-        place -= weight
-        if place < 0:
-            return item
-    return list(weights)[-1]  # rounding
+    return pick_weighted(chosen, (fraction(seed, "difficulty") + number * _DIFFICULTY_RATIO) % 1.0)
 
 
 class _Step(Struct):

@@ -265,8 +265,7 @@ def _read_nodes(document: dict[str, Json], data: bytes, origin: str, notes: Note
 
 
 def _join_edges(nodes: Mapping[str, _GraphNode], notes: Notes) -> dict[str, list[str]]:
-    """Return the parents of each node. Either of its two nodes can list an edge; edges to nodes that do not exist
-    are left out."""
+    """Return the parents of each node, whichever end lists the edge, without those that do not exist."""
     edges = [(str(parent), key) for key, node in nodes.items() for parent in node.parents]
     edges += [(key, str(child)) for key, node in nodes.items() for child in node.children]
     parents: dict[str, list[str]] = {key: [] for key in nodes}

@@ -67,8 +67,7 @@ class Origin(Struct, kw_only=True, frozen=True, omit_defaults=True):
     unusable: int = 0
     """How many texts of the model's answers were empty or too long for a topic."""
     dropped_links: int = 0
-    """How many cross-links were left out, because they lead to unknown ids or to the topic itself, or would close a
-    cycle."""
+    """How many cross-links were left out: to unknown ids, to the topic itself, or to close a cycle."""
 
 
 class TopicGraph(Struct, kw_only=True, omit_defaults=True):

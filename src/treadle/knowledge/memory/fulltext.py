@@ -433,8 +433,7 @@ def _score(stems: Sequence[str], term: str, weight: float, average: float) -> fl
 
 
 def _fit(matched: Collection[str], telling: Collection[str], *, is_subject: bool) -> float:
-    """Return how well an entry with the words `matched` fits a query with the words `telling`, of which one may be
-    the name of who said it."""
+    """Return how well the words `matched` fit a query with `telling` ones, of which one may be a name."""
     count, most = sum(term in matched for term in telling), min(len(telling), _MAX_TELLING)
     bonus = _BONUS * most / max(1, len(telling))
     return count and min(1.0, count / most + bonus * (count - 1 + is_subject))

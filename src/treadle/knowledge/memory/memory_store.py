@@ -12,37 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from treadle.core.errors import ConfigError, MemoryRefusedError
+from treadle.knowledge.memory import fulltext as f
+from treadle.knowledge.memory import memory_tables as t
 from treadle.knowledge.memory import vectors as v
 from treadle.knowledge.memory.forgetting import decay, find_refusal, strengthened, weigh
-from treadle.knowledge.memory.fulltext import (
-    Frequencies,
-    Match,
-    drop_speaker,
-    find_same,
-    follow_names,
-    index_form,
-    lift_similar,
-    neighbours_of,
-    search_words,
-    to_first_person,
-)
-from treadle.knowledge.memory.memory_tables import (
-    AUDIT,
-    CONTENT,
-    ENTRY,
-    NEWEST_FIRST,
-    OF_SOURCE,
-    PLACES,
-    SPACE_BITS,
-    Database,
-    check_text,
-    digest_of,
-    read_audit,
-    read_entry,
-    read_id,
-    read_version,
-    write_content,
-)
+from treadle.knowledge.memory.fulltext import to_first_person
 from treadle.knowledge.memory.protocol import (
     AuditRecord,
     Author,
@@ -67,12 +41,12 @@ class MemoryStore:
     Every method blocks and may be called in any thread. Raises: `JournalError` if the database fails.
     """
 
-    def __init__(self, database: Database, persona: str, user: str) -> None:
+    def __init__(self, database: t.Database, persona: str, user: str) -> None:
         self._database = database
         self._names = (persona, user)
         self._key = 0
         """The namespace's row; 0 as long as it has none."""
-        self._frequencies = Frequencies()
+        self._frequencies = f.Frequencies()
         self._indexes: dict[int, v.VectorIndex] = {}
 
     def write(self, draft: Draft, at: float, replaces: str | None = None) -> Written:
@@ -81,7 +55,7 @@ class MemoryStore:
         Raises: `MemoryRefusedError` if the policy refuses; the audit trail has that too. `ConfigError` for a text
         that is empty or too long, and for an unknown entry.
         """
-        text = check_text(draft.text)
+        text = t.check_text(draft.text)
         draft = msgspec.structs.replace(draft, text=text)
         refusal = find_refusal(draft)
         with self._database.writing() as db:
@@ -113,11 +87,11 @@ class MemoryStore:
         condition = f"AND store IN ({','.join('?' * len(stores))})" if stores else ""
         with self._database.reading() as db:
             rows = db.execute(
-                f"SELECT {ENTRY} FROM memory_entries WHERE id BETWEEN ? AND ? {condition} "
-                f"ORDER BY {NEWEST_FIRST if newest_first else 'id'} LIMIT ?",
+                f"SELECT {t.ENTRY} FROM memory_entries WHERE id BETWEEN ? AND ? {condition} "
+                f"ORDER BY {t.NEWEST_FIRST if newest_first else 'id'} LIMIT ?",
                 (*self._space(db), *stores, -1 if limit is None else limit),
             ).fetchall()
-        return [read_entry(row) for row in rows]
+        return [t.read_entry(row) for row in rows]
 
     def owners(self) -> list[tuple[str, str]]:
         """Return all personas and users that have memories in the journal, in the order in which they began."""
@@ -131,9 +105,9 @@ class MemoryStore:
             if newest is None:
                 return []
             older = db.execute(
-                f"SELECT version, {CONTENT} FROM memory_versions WHERE entry=? ORDER BY version", (row,)
+                f"SELECT version, {t.CONTENT} FROM memory_versions WHERE entry=? ORDER BY version", (row,)
             ).fetchall()
-        return [*[read_version(newest, version, content) for version, *content in older], newest]
+        return [*[t.read_version(newest, version, content) for version, *content in older], newest]
 
     def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> MemoryEntry:
         """Write the content of an older version as the newest version.
@@ -188,7 +162,7 @@ class MemoryStore:
                 f"SELECT DISTINCT entry FROM memory_audit JOIN memory_entries ON memory_entries.id=entry "
                 f"WHERE space=? AND memory_audit.store=? AND {own} AND NOT EXISTS (SELECT 1 FROM memory_audit AS "
                 f"other WHERE other.entry=memory_audit.entry AND other.run_id IS NOT NULL AND NOT other.{own})",
-                (self._space(db)[0] >> SPACE_BITS, Store.EPISODIC, *run_ids, *run_ids),
+                (self._space(db)[0] >> t.SPACE_BITS, Store.EPISODIC, *run_ids, *run_ids),
             ).fetchall()
             for (row,) in rows:
                 self._delete(db, row)
@@ -205,7 +179,7 @@ class MemoryStore:
         """
         with self._database.writing() as db:
             space = self._space(db, is_made=True)
-            sql = f"SELECT id, metadata FROM memory_entries WHERE {OF_SOURCE}=? AND id BETWEEN ? AND ?"
+            sql = f"SELECT id, metadata FROM memory_entries WHERE {t.OF_SOURCE}=? AND id BETWEEN ? AND ?"
             own = [
                 (row, msgspec.json.decode(metadata)) for row, metadata in db.execute(sql, (source, *space))
             ]
@@ -227,15 +201,15 @@ class MemoryStore:
         """Return the audit trail of an entry or of the namespace, the newest record first."""
         with self._database.reading() as db:
             low, _ = self._space(db)
-            values: list[object] = [low >> SPACE_BITS]
+            values: list[object] = [low >> t.SPACE_BITS]
             condition = "space=?"
             if entry_id is not None:
-                condition, values = f"{condition} AND entry=?", [*values, read_id(entry_id, low)]
+                condition, values = f"{condition} AND entry=?", [*values, t.read_id(entry_id, low)]
             rows = db.execute(
-                f"SELECT {AUDIT} FROM memory_audit WHERE {condition} ORDER BY id DESC LIMIT ?",
+                f"SELECT {t.AUDIT} FROM memory_audit WHERE {condition} ORDER BY id DESC LIMIT ?",
                 (*values, -1 if limit is None else limit),
             ).fetchall()
-        return [read_audit(row) for row in rows]
+        return [t.read_audit(row) for row in rows]
 
     def search(
         self,
@@ -267,7 +241,7 @@ class MemoryStore:
             for row, store, strength, used_at in db.execute(sql):
                 if store == Store.EPISODIC:
                     scores[row] = weigh(scores[row], decay(strength, at - used_at))
-            for row, score in follow_names(db, space, text, stores, scores).items():
+            for row, score in f.follow_names(db, space, text, stores, scores).items():
                 scores[row] += score
             best = heapq.nlargest(limit, scores, key=scores.__getitem__)
             entries = dict(self._read_all(db, best))
@@ -287,29 +261,31 @@ class MemoryStore:
         vector: Vector | None,
         most: int,
         among: Collection[int] | None,
-    ) -> tuple[list[Match], list[tuple[int, float, float]]]:
+    ) -> tuple[list[f.Match], list[tuple[int, float, float]]]:
         """Return the best entries by words and, with a vector, by meaning, with the score and the cosine of each.
         Both rank what either finds. With `among`, only these rows are found."""
         model = None if vector is None else v.check_numbers(db, vector.model, len(vector.values))
         if vector is None or model is None:
-            return search_words(db, self._frequencies, space, text, stores, most, among=among), []
+            return f.search_words(db, self._frequencies, space, text, stores, most, among=among), []
         index = self._indexes.setdefault(model, v.VectorIndex(space, model))
         if among is None:
             near = index.search(db, vector.values, stores, most)
         else:
             near = sorted(index.compare(db, vector.values, among), key=lambda item: -item[1])[:most]
         rows = {row for row, _ in near}
-        words = search_words(db, self._frequencies, space, text, stores, most + len(rows), rows, among=among)
+        words = f.search_words(
+            db, self._frequencies, space, text, stores, most + len(rows), rows, among=among
+        )
         rows |= {match.row for match in words}
-        cosines = dict(index.compare(db, vector.values, neighbours_of(rows)))
-        lifted = lift_similar(db, text, rows, cosines)
+        cosines = dict(index.compare(db, vector.values, f.neighbours_of(rows)))
+        lifted = f.lift_similar(db, text, rows, cosines)
         best = sorted(lifted, key=lambda row: (-lifted[row], -row))
         return words, [(row, lifted[row], cosines[row]) for row in best]
 
     def _rows_of(self, db: sqlite3.Connection, space: tuple[int, int], sources: Collection[str]) -> set[int]:
         """Return the rows of the pieces of documents."""
         sql = (
-            f"SELECT id FROM memory_entries WHERE {OF_SOURCE} IN (SELECT value FROM json_each(?)) "
+            f"SELECT id FROM memory_entries WHERE {t.OF_SOURCE} IN (SELECT value FROM json_each(?)) "
             "AND id BETWEEN ? AND ?"
         )
         return {row for (row,) in db.execute(sql, (msgspec.json.encode(list(sources)).decode(), *space))}
@@ -322,9 +298,9 @@ class MemoryStore:
         with self._database.writing() as db:
             low = self._space(db)[0]
             put = "INSERT OR IGNORE INTO memory_recalls VALUES(?,?)"
-            if not db.execute(put, (low >> SPACE_BITS, turn_key)).rowcount:
+            if not db.execute(put, (low >> t.SPACE_BITS, turn_key)).rowcount:
                 return
-            for row in [read_id(item, low) for item in episodes]:
+            for row in [t.read_id(item, low) for item in episodes]:
                 self._strengthen(db, row, at)
 
     def missing_vectors(self, model: str, limit: int) -> Sequence[tuple[str, str]]:
@@ -336,22 +312,21 @@ class MemoryStore:
             while not found:
                 rows = db.execute(
                     "SELECT id, entry FROM memory_audit WHERE id > ? AND space=? ORDER BY id LIMIT ?",
-                    (mark, low >> SPACE_BITS, limit),
+                    (mark, low >> t.SPACE_BITS, limit),
                 ).fetchall()
                 if not rows:
                     break
                 for row, entry in self._read_all(db, {row for _, row in rows if row is not None}):
                     if not self._has_vector(db, row, entry, key):
-                        found.append((entry.entry_id, drop_speaker(entry.text)))
+                        found.append((entry.entry_id, f.drop_speaker(entry.text)))
                 mark = rows[-1][0]
                 if not found and key is not None:
                     put = "INSERT OR REPLACE INTO memory_marks VALUES(?,?,?)"
-                    db.execute(put, (low >> SPACE_BITS, key, mark))
+                    db.execute(put, (low >> t.SPACE_BITS, key, mark))
         return found
 
     def put_vectors(self, model: str, vectors: Mapping[str, Sequence[float]]) -> None:
-        """Store the embeddings of entries by id. Raises: `ConfigError` if their length differs from the length
-        of the stored embeddings."""
+        """Store the embeddings of entries by id. Raises: `ConfigError` if the stored ones have another length."""
         lengths = {len(values) for values in vectors.values()}
         if not lengths:
             return
@@ -365,13 +340,13 @@ class MemoryStore:
                 put = "INSERT INTO memory_models(name, numbers) VALUES(?,?)"
                 key = db.execute(put, (model, numbers)).lastrowid
                 assert key is not None
-            for row, entry in self._read_all(db, [read_id(item, low) for item in vectors]):
+            for row, entry in self._read_all(db, [t.read_id(item, low) for item in vectors]):
                 values = v.normalize(vectors[entry.entry_id])
                 v.put_vector(
                     db,
                     row,
                     entry.store,
-                    digest_of(entry.text),
+                    t.digest_of(entry.text),
                     key,
                     v.pack_vector(values),
                     v.pack_code(values),
@@ -389,19 +364,19 @@ class MemoryStore:
     def _add(self, db: sqlite3.Connection, draft: Draft, at: float) -> Written:
         space = self._space(db)
         if draft.store is not Store.DOCUMENTS:
-            same = find_same(db, self._frequencies, space, draft.text, draft.store)
+            same = f.find_same(db, self._frequencies, space, draft.text, draft.store)
             kept = None if same is None else self._read(db, same)
             if same is not None and kept is not None and kept.epistemic == draft.epistemic:
                 self._strengthen(db, same, at, merged=1)
                 self._record(db, draft, "merged", at, row=same, version=kept.version)
                 return Written(Outcome.MERGED, self._read(db, same))
-        key = space[0] >> SPACE_BITS
+        key = space[0] >> t.SPACE_BITS
         number = db.execute("SELECT next FROM memory_spaces WHERE id=?", (key,)).fetchone()[0]
         db.execute("UPDATE memory_spaces SET next=next+1 WHERE id=?", (key,))
         row = space[0] + number
         db.execute(
-            f"INSERT INTO memory_entries({ENTRY}) VALUES(?,?,1,?,1.0,?,0,{PLACES})",
-            (row, draft.store, at, at, *write_content(draft, at)),
+            f"INSERT INTO memory_entries({t.ENTRY}) VALUES(?,?,1,?,1.0,?,0,{t.PLACES})",
+            (row, draft.store, at, at, *t.write_content(draft, at)),
         )
         db.execute("INSERT INTO memory_text(rowid, stems) VALUES(?,?)", (row, _index_form(draft)))
         self._record(db, draft, "added", at, row=row, version=1)
@@ -417,13 +392,13 @@ class MemoryStore:
     ) -> Written:
         """Write the next version of an entry."""
         db.execute(
-            f"INSERT INTO memory_versions(entry, version, {CONTENT}) "
-            f"SELECT id, version, {CONTENT} FROM memory_entries WHERE id=?",
+            f"INSERT INTO memory_versions(entry, version, {t.CONTENT}) "
+            f"SELECT id, version, {t.CONTENT} FROM memory_entries WHERE id=?",
             (row,),
         )
         db.execute(
-            f"UPDATE memory_entries SET version=version+1, used_at=?, ({CONTENT}) = ({PLACES}) WHERE id=?",
-            (at, *write_content(draft, at), row),
+            f"UPDATE memory_entries SET version=version+1, used_at=?, ({t.CONTENT}) = ({t.PLACES}) WHERE id=?",
+            (at, *t.write_content(draft, at), row),
         )
         db.execute("UPDATE memory_text SET stems=? WHERE rowid=?", (_index_form(draft), row))
         v.drop_vectors(db, row)
@@ -458,10 +433,10 @@ class MemoryStore:
         version: int | None = None,
         reason: str | None = None,
     ) -> None:
-        space = self._space(db)[0] >> SPACE_BITS
+        space = self._space(db)[0] >> t.SPACE_BITS
         place = (draft.store, draft.author, row, version, draft.key, draft.run_id, draft.turn)
         db.execute(
-            f"INSERT INTO memory_audit(space, {AUDIT.removeprefix('id, ')}) VALUES({','.join('?' * 11)})",
+            f"INSERT INTO memory_audit(space, {t.AUDIT.removeprefix('id, ')}) VALUES({','.join('?' * 11)})",
             (space, at, action, *place, reason or draft.reason),
         )
 
@@ -472,7 +447,7 @@ class MemoryStore:
         if draft.key is None:
             return None
         sql = "SELECT action, entry, reason FROM memory_audit WHERE space=? AND key=?"
-        row = db.execute(sql, (space[0] >> SPACE_BITS, draft.key)).fetchone()
+        row = db.execute(sql, (space[0] >> t.SPACE_BITS, draft.key)).fetchone()
         return None if row is None else (row[0], row[1], row[2])
 
     def _space(self, db: sqlite3.Connection, *, is_made: bool = False) -> tuple[int, int]:
@@ -483,15 +458,15 @@ class MemoryStore:
             key = self._find_space(db)
         if not db.in_transaction:  # else it may be rolled back
             self._key = key
-        low = key << SPACE_BITS
-        return (low, low + (1 << SPACE_BITS) - 1) if key else (0, -1)
+        low = key << t.SPACE_BITS
+        return (low, low + (1 << t.SPACE_BITS) - 1) if key else (0, -1)
 
     def _find_space(self, db: sqlite3.Connection) -> int:
         row = db.execute("SELECT id FROM memory_spaces WHERE persona=? AND user=?", self._names).fetchone()
         return 0 if row is None else int(row[0])
 
     def _row_of(self, db: sqlite3.Connection, entry_id: str) -> int | None:
-        row = read_id(entry_id, self._space(db)[0])
+        row = t.read_id(entry_id, self._space(db)[0])
         sql = "SELECT 1 FROM memory_entries WHERE id=? AND store=?"
         found = db.execute(sql, (row, entry_id.rpartition("-")[0])).fetchone()
         return row if found else None
@@ -505,12 +480,12 @@ class MemoryStore:
         return row
 
     def _read(self, db: sqlite3.Connection, row: int) -> MemoryEntry | None:
-        found = db.execute(f"SELECT {ENTRY} FROM memory_entries WHERE id=?", (row,)).fetchone()
-        return None if found is None else read_entry(found)
+        found = db.execute(f"SELECT {t.ENTRY} FROM memory_entries WHERE id=?", (row,)).fetchone()
+        return None if found is None else t.read_entry(found)
 
     def _read_all(self, db: sqlite3.Connection, rows: Collection[int]) -> list[tuple[int, MemoryEntry]]:
-        sql = f"SELECT {ENTRY} FROM memory_entries WHERE id IN ({_list(rows)})"
-        return [(row[0], read_entry(row)) for row in db.execute(sql)]
+        sql = f"SELECT {t.ENTRY} FROM memory_entries WHERE id IN ({_list(rows)})"
+        return [(row[0], t.read_entry(row)) for row in db.execute(sql)]
 
     def _mark(self, db: sqlite3.Connection, model: str, low: int) -> tuple[int | None, int]:
         """Return the row of a model, and the last audit record that needs no embedding any more."""
@@ -518,7 +493,7 @@ class MemoryStore:
         if row is None:
             return None, 0
         sql = "SELECT audit FROM memory_marks WHERE space=? AND model=?"
-        mark = db.execute(sql, (low >> SPACE_BITS, row[0])).fetchone()
+        mark = db.execute(sql, (low >> t.SPACE_BITS, row[0])).fetchone()
         return row[0], 0 if mark is None else mark[0]
 
     def _has_vector(self, db: sqlite3.Connection, row: int, entry: MemoryEntry, key: int | None) -> bool:
@@ -530,16 +505,16 @@ class MemoryStore:
         same = db.execute(
             "SELECT vector, code FROM memory_vectors JOIN memory_codes USING(id) "
             "WHERE digest=? AND memory_vectors.model=? LIMIT 1",
-            (digest_of(entry.text), key),
+            (t.digest_of(entry.text), key),
         ).fetchone()
         if same is not None:
-            v.put_vector(db, row, entry.store, digest_of(entry.text), key, *same)
+            v.put_vector(db, row, entry.store, t.digest_of(entry.text), key, *same)
         return same is not None
 
 
 def _index_form(draft: Draft) -> str:
     """Return what the index holds of a memory: its words and those of its title and place, if it has them."""
-    return index_form(
+    return f.index_form(
         " ".join([draft.metadata.get("title", ""), draft.metadata.get("place", ""), draft.text])
     )
 

@@ -18,9 +18,7 @@ from treadle.journal.tables.table_rows import explain_closed
 from treadle.knowledge.memory.protocol import (
     MAX_CHARS,
     AuditRecord,
-    Author,
     Draft,
-    Epistemic,
     MemoryEntry,
     Store,
 )
@@ -179,6 +177,7 @@ ENTRY = f"id, store, version, created_at, strength, used_at, merged, {CONTENT}"
 NEWEST_FIRST = f"CASE WHEN store = '{Store.EPISODIC}' THEN written_at ELSE used_at END DESC, id DESC"
 """The order by `MemoryEntry.said_at`."""
 AUDIT = "id, at, action, store, author, entry, version, key, run_id, turn, reason"
+"""The columns of the audit trail, in the order of the fields of `AuditRecord`."""
 PLACES = ",".join("?" * len(CONTENT.split(",")))
 
 
@@ -190,53 +189,27 @@ def write_content(draft: Draft, at: float) -> tuple[object, ...]:
 
 def read_entry(row: tuple[Any, ...]) -> MemoryEntry:
     """Return the entry of a row with the columns `ENTRY`."""
-    key, store, version, created_at, strength, used_at, merged, *content = row
-    return MemoryEntry(
-        entry_id=write_id(store, key),
-        store=Store(store),
-        version=version,
-        created_at=created_at,
-        strength=strength,
-        used_at=used_at,
-        merged=merged,
-        **_read_content(content),
-    )
+    found = dict(zip(ENTRY.split(", "), row, strict=True))
+    return _to_entry(found | {"entry_id": write_id(found["store"], found["id"])})
 
 
 def read_version(newest: MemoryEntry, version: int, content: Sequence[Any]) -> MemoryEntry:
     """Return an older version of an entry."""
-    return msgspec.structs.replace(newest, version=version, **_read_content(content))
+    older = dict(zip(CONTENT.split(", "), content, strict=True))
+    return _to_entry(msgspec.to_builtins(newest) | older | {"version": version})
 
 
-def _read_content(content: Sequence[Any]) -> dict[str, Any]:
-    text, author, written_at, epistemic, metadata, reason, confidence = content
-    return {
-        "text": text,
-        "author": Author(author),
-        "written_at": written_at,
-        "epistemic": None if epistemic is None else Epistemic(epistemic),
-        "metadata": {} if metadata is None else msgspec.json.decode(metadata, type=dict[str, str]),
-        "reason": reason,
-        "confidence": confidence,
-    }
+def _to_entry(found: dict[str, Any]) -> MemoryEntry:
+    metadata = {} if found["metadata"] is None else msgspec.json.decode(found["metadata"])
+    return msgspec.convert(found | {"metadata": metadata}, MemoryEntry)
 
 
 def read_audit(row: tuple[Any, ...]) -> AuditRecord:
     """Return the audit record of a row with the columns `AUDIT`."""
-    record_id, at, action, store, author, entry, version, key, run_id, turn, reason = row
-    return AuditRecord(
-        record_id=record_id,
-        at=at,
-        action=action,
-        store=Store(store),
-        author=Author(author),
-        entry_id=None if entry is None else write_id(store, entry),
-        version=version,
-        key=key,
-        run_id=run_id,
-        turn=turn,
-        reason=reason,
-    )
+    found = dict(zip(AuditRecord.__struct_fields__, row, strict=True))
+    if found["entry_id"] is not None:
+        found["entry_id"] = write_id(found["store"], found["entry_id"])
+    return msgspec.convert(found, AuditRecord)
 
 
 def digest_of(text: str) -> bytes:

@@ -1,5 +1,4 @@
-"""The memory of one persona about one user: the store, and the embeddings that help to find entries in it, from a
-server that speaks `/v1/embeddings`."""
+"""The memory of one persona about one user: the store, and the embeddings from a server."""
 
 import asyncio
 import time
@@ -77,8 +76,7 @@ class Embedder:
         return found
 
     async def embed_query(self, text: str) -> list[float]:
-        """Return the vector of a query. The vectors of the newest queries are kept in memory. Raises:
-        `ProviderError`."""
+        """Return the vector of a query; those of the newest queries are kept. Raises: `ProviderError`."""
         if text not in self._kept:
             self._kept[text] = (await self.embed([text]))[0]
             if len(self._kept) > _KEPT_QUERIES:
@@ -169,8 +167,7 @@ class Memory:
     async def search(
         self, text: str, *, stores: Collection[Store] = (), limit: int = 10, now: float | None = None
     ) -> Found:
-        """Return the entries that fit `text` best. If the server of embeddings fails, entries are found only by
-        their words."""
+        """Return the entries that fit `text` best: by their words alone if the server of embeddings fails."""
         vector, note = await self._embed_query(text)
         at = self.clock.time() if now is None else now
 

@@ -78,13 +78,11 @@ class Draft(Struct, frozen=True, kw_only=True):
     is_forced: bool = False
     """True if the author asks for this write explicitly, where the policy demands that."""
     epistemic: Epistemic | None = None
-    """How sure an entry of the world view is. It is required for the world view, and not allowed in other
-    stores."""
+    """How sure an entry of the world view is, which needs it. Other stores must not have it."""
     metadata: dict[str, str] = {}
     """Data about the memory, such as the title and the place of a piece of a document."""
     key: str | None = None
-    """The idempotency key: of several writes with one key, only the first is made. `None` means that every write is
-    made."""
+    """The idempotency key: of several writes with one key, only the first is made; with `None`, all are."""
     run_id: str | None = None
     """The run in which the memory was written."""
     turn: int | None = None
@@ -95,8 +93,7 @@ class MemoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One version of a memory."""
 
     entry_id: str
-    """The store and a number, such as `episodic-17`. All versions share it. No other entry ever gets the same
-    id."""
+    """The store and a number, such as `episodic-17`, shared by all versions and by no other entry ever."""
     store: Store
     version: int
     """The number of the version, from 1."""

@@ -1,5 +1,4 @@
-"""The recall of memories and pieces of documents that fit the user's message, and the tools `remember` and
-`recall`, with which a model uses its memory."""
+"""The recall of what fits the user's message, and the tools `remember` and `recall` of a model."""
 
 import asyncio
 import re
@@ -29,8 +28,7 @@ _INTRODUCTION = (
 
 
 LEAST_FIT = 0.6
-"""How well the best entry must fit a message, so that anything is recalled: its only telling word, or two of
-five."""
+"""How well the best entry must fit a message for a recall: its only telling word, or two of five."""
 _MAX_FACTS = 12
 """How many of the newest facts are recalled, whatever the message is."""
 _LEAST_ITEMS = 6

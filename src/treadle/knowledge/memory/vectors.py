@@ -26,8 +26,7 @@ _LEAST_ROOM = 64
 
 @cache
 def load_numpy() -> Any:
-    """Return numpy, or `None` if it is not installed. It is imported only for a search, because the import
-    starts threads."""
+    """Return numpy, or `None` without it. It is imported for a search only, because that starts threads."""
     try:
         import numpy
     except ImportError:  # the extra `memory` has it

@@ -45,15 +45,13 @@ class AtroposSettings(Struct, frozen=True, kw_only=True):
     group_size: int
     """How many rollouts a group has."""
     name: str = "treadle"
-    """The name of the environment. The sink adds a random ending, so that no other environment has the same
-    name."""
+    """The name of the environment, to which the sink adds a random ending so that no other has it."""
     weight: float = 1.0
     """The share of this environment among others."""
     max_token_length: int = 32768
     """The length of a context in tokens. The server uses it to weigh environments."""
     max_batches: int = 1
-    """How many batches may wait in the server's queue. With more batches, the groups are older when they are
-    trained on."""
+    """How many batches may wait in the server's queue. With more, groups are older when trained on."""
     taken: str | None = None
     """The file in which the trainer records the groups that it takes; `None` if it writes no such file."""
     poll_seconds: float = 0.5

@@ -177,8 +177,7 @@ def _agent_roll(
 
 
 def _stand_in(failed: FailedRollout, other: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a rollout that could not be made: the beginning of another one, on which nothing is
-    trained."""
+    """Return a row for a failed rollout: the beginning of another one, on which nothing is trained."""
     return {
         **other,
         "completion_ids": other["completion_ids"][:1],

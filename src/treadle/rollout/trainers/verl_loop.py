@@ -142,8 +142,7 @@ class TreadleAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
 
 def _find_phase(params: Mapping[str, Any], settings: Any) -> str:
-    """Return `eval` for sampling parameters that only verl's validations have, because verl does not tell an agent
-    loop what a rollout is for; else `train`."""
+    """Return `eval` for sampling parameters that only verl's validations have, else `train`."""
     own, tested = (
         [given.get(key) for key in _SAMPLING] for given in (settings, settings.get("val_kwargs") or {})
     )

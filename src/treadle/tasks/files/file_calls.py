@@ -5,19 +5,8 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 from treadle.tasks.draws import pick
+from treadle.tasks.files.materials import LISTS
 from treadle.tasks.solver import Habit, Step, WantedCall
-
-_READING = (
-    "I need to see what {what} says before I go on.",
-    "Let me read {what}.",
-    "Next I look at {what}.",
-    "The answer depends on what is in {what}, so I read it.",
-)
-_LISTING = (
-    "First I need to know which files there are.",
-    "Let me see what is here.",
-    "I start by listing the files.",
-)
 
 
 def list_files(folder: str | None = None) -> WantedCall:
@@ -92,7 +81,7 @@ Making = Generator[Step, list[str], None]
 
 def find_paths(is_wanted: Callable[[str], bool] | None = None) -> Generator[Step, list[str], list[str]]:
     """List the files, and return the paths for which `is_wanted` is true."""
-    (listing,) = yield Step([list_files()], pick(_LISTING, is_wanted is None))
+    (listing,) = yield Step([list_files()], pick(LISTS["listing"], is_wanted is None))
     paths = [str(path) for path in json.loads(listing)]
     return paths if is_wanted is None else [path for path in paths if is_wanted(path)]
 
@@ -104,7 +93,9 @@ def read_files(paths: Sequence[str], habit: Habit) -> Reading:
     for start in range(0, len(paths), batch):
         part = paths[start : start + batch]
         names = part[0] if len(part) == 1 else f"{part[0]} and {len(part) - 1} more"
-        results = yield Step([read_file(path) for path in part], pick(_READING, names).format(what=names))
+        results = yield Step(
+            [read_file(path) for path in part], pick(LISTS["reading"], names).format(what=names)
+        )
         texts.update(zip(part, results, strict=True))
     return texts
 

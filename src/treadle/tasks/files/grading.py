@@ -13,8 +13,7 @@ from treadle.runs.task import Grade
 from treadle.tasks.generated import GeneratedCase
 
 MAX_NUMBERS = 8
-"""How many different numbers an answer without an answer line may contain. An answer with more numbers counts
-as a list of guesses."""
+"""How many different numbers an answer without an answer line may contain. More are a list of guesses."""
 
 FILES_SHARE = 0.6
 """The share of the reward for the changes to files that a task asks for. The rest is for the answer."""
@@ -115,8 +114,7 @@ def _find_collateral(
 
 
 def _is_same(path: str, one: bytes | None, other: bytes | None) -> bool:
-    """Return whether two contents are equal. JSON is compared by value; in text, white space at the ends of lines
-    is ignored."""
+    """Return whether two contents are equal: JSON by value, text without white space at the ends of lines."""
     if one is None or other is None or one == other:
         return one is other or one == other
     try:
@@ -164,8 +162,7 @@ def _cut_out(text: str, item: str) -> str:
 
 
 def _can_start(text: str, start: int) -> bool:
-    """Return whether a name may start at `start`: not after a letter, `-` or `/`, nor after a `.` that follows a
-    letter."""
+    """Return whether a name may start here: not after a letter, `-`, `/`, or a letter with a `.`."""
     before = text[start - 1 : start]
     if before == ".":
         return not _is_word(text[start - 2 : start - 1])
@@ -173,8 +170,7 @@ def _can_start(text: str, start: int) -> bool:
 
 
 def _can_end(text: str, end: int) -> bool:
-    """Return whether a name may end at `end`: not before a letter or `-`, nor before a `.` or `/` that a letter
-    follows."""
+    """Return whether a name may end here: not before a letter, `-`, or a `.` or `/` with a letter."""
     after = text[end : end + 1]
     if after in (".", "/"):
         return not _is_word(text[end + 1 : end + 2])

@@ -33,8 +33,7 @@ def money(cents: int) -> str:
 
 
 def cents(text: str) -> int:
-    """Return an amount in cents, read from the format of `money` or a format that people use: `1,204.5`, `12`,
-    `-3.20`."""
+    """Return an amount in cents, written as `money` does or as people do: `1,204.5`, `12`, `-3.20`."""
     digits = text.strip().replace(",", "")
     sign = -1 if digits.startswith("-") else 1
     whole, _, part = digits.lstrip("+-").partition(".")

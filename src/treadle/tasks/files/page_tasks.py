@@ -5,18 +5,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import (
-    delete_file,
-    edit_file,
-    final,
-    find_paths,
-    in_folder,
-    make_all,
-    read_file,
-    read_files,
-    read_folder,
-    write_file,
-)
+from treadle.tasks.files import file_calls as f
 from treadle.tasks.files.grading import Items, make_case
 from treadle.tasks.files.materials import CITIES, SERVICES, TOPICS, add_notes, people, prose
 from treadle.tasks.generated import GeneratedCase
@@ -62,7 +51,7 @@ def generate_crossref_fix(draw: Draw) -> GeneratedCase:
 
 def solve_crossref_fix(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the pages and their former names, find the broken links, and edit them."""
-    texts = yield from read_folder(values["folder"], habit, ".md")
+    texts = yield from f.read_folder(values["folder"], habit, ".md")
     names = {path.rpartition("/")[2] for path in texts}
     formers = {}
     for path, text in texts.items():
@@ -73,12 +62,12 @@ def solve_crossref_fix(values: Mapping[str, str], habit: Habit) -> Solver:
         for link in dict.fromkeys(_LINK.findall(text)):
             if link not in names and link in formers:
                 old, new = f"]({link})", f"]({formers[link]})"
-                calls.append(edit_file(path, text, old, new, replace_all=text.count(old) > 1))
+                calls.append(f.edit_file(path, text, old, new, replace_all=text.count(old) > 1))
                 text = text.replace(old, new)
     fixed = sorted({str(call.arguments["file_path"]) for call in calls})
-    answer = final(habit, ", ".join(fixed), f"{len(calls)} links led to former names.")
+    answer = f.final(habit, ", ".join(fixed), f"{len(calls)} links led to former names.")
     for call in calls:
-        yield from make_all([call], habit, "This link leads to a page that has another name now.", answer)
+        yield from f.make_all([call], habit, "This link leads to a page that has another name now.", answer)
     return answer
 
 
@@ -140,14 +129,14 @@ def _headings(text: str) -> tuple[str, list[str]]:
 
 def solve_toc_build(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read every page, collect its headings, and write the table."""
-    is_page = in_folder(values["folder"], ".md")
-    paths = yield from find_paths(lambda path: is_page(path) and path != values["target"])
-    texts = yield from read_files(paths, habit)
+    is_page = f.in_folder(values["folder"], ".md")
+    paths = yield from f.find_paths(lambda path: is_page(path) and path != values["target"])
+    texts = yield from f.read_files(paths, habit)
     pages = {path: _headings(text) for path, text in texts.items()}
     long = [path for path, (_, sections) in pages.items() if len(sections) > 2]
-    answer = final(habit, ", ".join(long), f"{values['target']} lists {len(pages)} pages.")
+    answer = f.final(habit, ", ".join(long), f"{values['target']} lists {len(pages)} pages.")
     content = _index(pages)
-    yield Step([write_file(values["target"], content)], "I know all the headings; now the table.", answer)
+    yield Step([f.write_file(values["target"], content)], "I know all the headings; now the table.", answer)
     return answer
 
 
@@ -192,17 +181,19 @@ def _count_words(text: str) -> int:
 
 def solve_split_sections(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the file, write its sections, and only then delete it."""
-    (text,) = yield Step([read_file(values["source"])], "First the file that is to be split.")
+    (text,) = yield Step([f.read_file(values["source"])], "First the file that is to be split.")
     parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
     sections = {}
     for part in parts:
         slug = part.partition("\n")[0][3:].strip().lower().replace(" ", "-")
         sections[slug] = part.strip() + "\n"
     longest = max(sections, key=lambda slug: _count_words(sections[slug]))
-    answer = final(habit, f"{longest}.md", f"{values['source']} is {len(sections)} files now.")
-    calls = [write_file(f"{values['folder']}/{slug}.md", part) for slug, part in sections.items()]
-    yield from make_all(calls, habit, f"It has {len(calls)} sections; I write one file for each.", answer)
-    yield Step([delete_file(values["source"])], "Every section has its file, so the original can go.", answer)
+    answer = f.final(habit, f"{longest}.md", f"{values['source']} is {len(sections)} files now.")
+    calls = [f.write_file(f"{values['folder']}/{slug}.md", part) for slug, part in sections.items()]
+    yield from f.make_all(calls, habit, f"It has {len(calls)} sections; I write one file for each.", answer)
+    yield Step(
+        [f.delete_file(values["source"])], "Every section has its file, so the original can go.", answer
+    )
     return answer
 
 
@@ -246,7 +237,7 @@ def solve_pointer_chase(values: Mapping[str, str], habit: Habit) -> Solver:
     while path is not None and path not in seen:
         so_far = f"So far: {'-'.join(stops)}" if stops else ""
         why = f"The note says to go on with {path}." if seen else f"I start with {path}."
-        (text,) = yield Step([read_file(path)], why, so_far)
+        (text,) = yield Step([f.read_file(path)], why, so_far)
         seen.append(path)
         stop = re.search(r"^Stop: (\w+) \((\d+) km\)", text, re.MULTILINE)
         if stop:
@@ -254,10 +245,12 @@ def solve_pointer_chase(values: Mapping[str, str], habit: Habit) -> Solver:
             total += int(stop[2])
         following = re.search(r"^Go on with (\S+?)\.$", text, re.MULTILINE)
         path = following[1] if following else None
-    answer = final(habit, "-".join(stops), f"The route has {len(stops)} stops and {total} km.")
+    answer = f.final(habit, "-".join(stops), f"The route has {len(stops)} stops and {total} km.")
     if "report" in values:
         content = "".join([f"{stop}\n" for stop in stops]) + f"{total} km\n"
-        yield Step([write_file(values["report"], content)], "That was the last note; now the route.", answer)
+        yield Step(
+            [f.write_file(values["report"], content)], "That was the last note; now the route.", answer
+        )
     return answer
 
 
@@ -311,7 +304,7 @@ def _write_booking(booking: tuple[str, str, int, int, str]) -> str:
 
 def solve_room_conflict(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the calendars, sort the bookings of each room by time, and find the one that starts too early."""
-    texts = yield from read_folder(values["folder"], habit, ".txt")
+    texts = yield from f.read_folder(values["folder"], habit, ".txt")
     rows: list[tuple[str, str, int, int, str, str, str]] = []
     for path, text in texts.items():
         for line in text.splitlines(keepends=True):
@@ -322,8 +315,8 @@ def solve_room_conflict(values: Mapping[str, str], habit: Habit) -> Solver:
     rows.sort()
     for before, row in pairwise(rows):
         if before[:2] == row[:2] and row[2] < before[3]:
-            answer = final(habit, row[4], f"It overlaps with {before[4]} in {row[1]} on {row[0]}.")
-            call = edit_file(row[5], texts[row[5]], row[6], "")
+            answer = f.final(habit, row[4], f"It overlaps with {before[4]} in {row[1]} on {row[0]}.")
+            call = f.edit_file(row[5], texts[row[5]], row[6], "")
             yield Step([call], f"{before[4]} and {row[4]} overlap; the later one goes.", answer)
             return answer
-    return final(habit, "none", "No two bookings of a room overlap.")
+    return f.final(habit, "none", "No two bookings of a room overlap.")

@@ -8,28 +8,9 @@ from typing import Any
 
 from treadle.core.types import Json
 from treadle.tasks.draws import Draw
-from treadle.tasks.files.file_calls import (
-    edit_line,
-    final,
-    find_paths,
-    in_folder,
-    make_all,
-    read_file,
-    read_files,
-    read_folder,
-    write_file,
-)
+from treadle.tasks.files import file_calls as f
+from treadle.tasks.files import materials as m
 from treadle.tasks.files.grading import Items, Number, make_case
-from treadle.tasks.files.materials import (
-    CITIES,
-    DEPARTMENTS,
-    LISTS,
-    PRODUCTS,
-    SERVICES,
-    add_notes,
-    date,
-    to_json,
-)
 from treadle.tasks.generated import GeneratedCase
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -40,12 +21,12 @@ _ENDINGS = ("json", "ini", "yaml", "properties")
 def generate_config_fix(draw: Draw) -> GeneratedCase:
     """Draw three to eight files. Those with exactly the old value must change; similar values must not."""
     folder = draw.pick(("config", "deploy/config", "etc", "services/settings"))
-    key, *other_keys = draw.sample(LISTS["host_keys"], 5)
+    key, *other_keys = draw.sample(m.LISTS["host_keys"], 5)
     number, zone = draw.between(1, 40), draw.pick(("internal", "lan", "example"))
     old, new = f"{key[:3]}{number:02d}.{zone}", f"{key[:3]}{number + draw.between(1, 50):02d}.{zone}"
     files: dict[str, str] = {}
     changes: dict[str, str | None] = {}
-    names = draw.sample(SERVICES, draw.between(3, 8))
+    names = draw.sample(m.SERVICES, draw.between(3, 8))
     for index, name in enumerate(names):
         path = f"{folder}/{name}.{draw.pick(_ENDINGS)}"
         value = old if index == 0 else draw.pick((old, old, new, f"{old}.backup", f"x{old}"))
@@ -54,13 +35,13 @@ def generate_config_fix(draw: Draw) -> GeneratedCase:
         if index == 0 or draw.chance(0.85):
             pairs.append((key, value))
         pairs = draw.shuffled(
-            [*pairs, ("team", draw.pick(DEPARTMENTS)), ("retries", str(draw.between(1, 9)))]
+            [*pairs, ("team", draw.pick(m.DEPARTMENTS)), ("retries", str(draw.between(1, 9)))]
         )
         files[path] = _write_settings(path, pairs)
         if (key, old) in pairs:
             changes[path] = _write_settings(path, [(k, new if k == key else v) for k, v in pairs])
     expected = Items(tuple(sorted(changes)), tuple(files))
-    add_notes(files, draw, draw.between(0, 3))
+    m.add_notes(files, draw, draw.between(0, 3))
     return make_case({"folder": folder, "key": key, "old": old, "new": new}, files, expected, changes)
 
 
@@ -75,7 +56,7 @@ def _write_settings(path: str, pairs: list[tuple[str, str]]) -> str:
 
 def solve_config_fix(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read all files, and change the lines that set exactly this key to exactly this value."""
-    texts = yield from read_folder(values["folder"], habit)
+    texts = yield from f.read_folder(values["folder"], habit)
     key, old = re.escape(values["key"]), re.escape(values["old"])
     pattern = re.compile(rf'(\s*"?{key}"?\s*[:=]\s*"?){old}("?,?\s*)')
     edits = {}
@@ -83,10 +64,10 @@ def solve_config_fix(values: Mapping[str, str], habit: Habit) -> Solver:
         for index, line in enumerate(text.split("\n")):
             found = pattern.fullmatch(line)
             if found:
-                edits[path] = edit_line(path, text, index, found[1] + values["new"] + found[2])
+                edits[path] = f.edit_line(path, text, index, found[1] + values["new"] + found[2])
     names = ", ".join(edits)
-    answer = final(habit, names, f"{values['key']} is {values['new']} now in {len(edits)} files.")
-    yield from make_all(list(edits.values()), habit, f"{len(edits)} files still say {values['old']}.")
+    answer = f.final(habit, names, f"{values['key']} is {values['new']} now in {len(edits)} files.")
+    yield from f.make_all(list(edits.values()), habit, f"{len(edits)} files still say {values['old']}.")
     return answer
 
 
@@ -95,13 +76,13 @@ def generate_env_sync(draw: Draw) -> GeneratedCase:
     """Draw an example of five to nine settings, and the files of three to seven services."""
     top = draw.pick(("services", "apps", "deploy", "stacks"))
     head = draw.pick(("APP", "SVC", "NODE", "CORE"))
-    keys = [f"{head}_{name}" for name in draw.sample(LISTS["env_names"], draw.between(5, 9))]
-    defaults = {key: draw.pick((str(draw.between(1, 9000)), draw.pick(CITIES).lower(), "")) for key in keys}
+    keys = [f"{head}_{name}" for name in draw.sample(m.LISTS["env_names"], draw.between(5, 9))]
+    defaults = {key: draw.pick((str(draw.between(1, 9000)), draw.pick(m.CITIES).lower(), "")) for key in keys}
     example = f"{top}/example.env"
     files = {example: _write_env(draw, "Copy this and fill it in.", list(defaults.items()))}
     changes: dict[str, str | None] = {}
     lacking: dict[str, int] = {}
-    for index, service in enumerate(draw.sample(SERVICES, draw.between(3, 7))):
+    for index, service in enumerate(draw.sample(m.SERVICES, draw.between(3, 7))):
         missing = draw.sample(keys, draw.between(1, 3)) if index == 0 or draw.chance(0.5) else []
         own = [(key, str(draw.between(1, 9000))) for key in draw.shuffled(keys) if key not in missing]
         own.append((f"{service.upper()}_TOKEN_FILE", f"/run/{service}"))
@@ -112,7 +93,7 @@ def generate_env_sync(draw: Draw) -> GeneratedCase:
             changes[path] = files[path] + added
             for key in missing:
                 lacking[key] = lacking.get(key, 0) + 1
-    add_notes(files, draw, draw.between(0, 2))
+    m.add_notes(files, draw, draw.between(0, 2))
     expected = Items(tuple(sorted(lacking)), tuple(keys))
     return make_case({"example": example, "top": top}, files, expected, changes)
 
@@ -132,11 +113,11 @@ def _read_env(text: str) -> dict[str, str]:
 
 def solve_env_sync(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the example and the services' files, and append what each lacks."""
-    (text,) = yield Step([read_file(values["example"])], "The example says what every file should have.")
+    (text,) = yield Step([f.read_file(values["example"])], "The example says what every file should have.")
     defaults = _read_env(text)
     prefix = values["top"] + "/"
-    paths = yield from find_paths(lambda path: path.startswith(prefix) and path.endswith("/.env"))
-    texts = yield from read_files(paths, habit)
+    paths = yield from f.find_paths(lambda path: path.startswith(prefix) and path.endswith("/.env"))
+    texts = yield from f.read_files(paths, habit)
     calls = []
     lacking: dict[str, None] = {}
     for path, own in texts.items():
@@ -146,9 +127,11 @@ def solve_env_sync(values: Mapping[str, str], habit: Habit) -> Solver:
         if missing:
             end = "" if own.endswith("\n") else "\n"
             added = "".join([f"{key}={defaults[key]}\n" for key in missing])
-            calls.append(write_file(path, own + end + added))
-    answer = final(habit, ", ".join(sorted(lacking)), f"{len(calls)} of {len(paths)} files lacked something.")
-    yield from make_all(calls, habit, f"{len(calls)} files lack settings; I append them.", answer)
+            calls.append(f.write_file(path, own + end + added))
+    answer = f.final(
+        habit, ", ".join(sorted(lacking)), f"{len(calls)} of {len(paths)} files lacked something."
+    )
+    yield from f.make_all(calls, habit, f"{len(calls)} files lack settings; I append them.", answer)
     return answer
 
 
@@ -156,33 +139,33 @@ def solve_env_sync(values: Mapping[str, str], habit: Habit) -> Solver:
 def generate_json_merge(draw: Draw) -> GeneratedCase:
     """Draw three to six layers of settings. One of them may be missing from the order."""
     folder = draw.pick(("settings", "conf/layers", "profiles", "data/settings"))
-    names = draw.sample(LISTS["layers"], draw.between(4, 7))
+    names = draw.sample(m.LISTS["layers"], draw.between(4, 7))
     listed, _ = names[:-1], names[-1]
-    groups = draw.sample(SERVICES, 4)
+    groups = draw.sample(m.SERVICES, 4)
     layers = {name: _draw_layer(draw, groups) for name in names}
     merged: dict[str, Any] = {}
     for name in listed:
         _merge(merged, layers[name])
-    files = {f"{folder}/{name}.json": to_json(layer) for name, layer in layers.items()}
+    files = {f"{folder}/{name}.json": m.to_json(layer) for name, layer in layers.items()}
     order = f"{folder}/{draw.pick(('order', 'layers', 'precedence'))}.txt"
     files[order] = "".join([f"{name}.json\n" for name in listed])
-    add_notes(files, draw, draw.between(0, 2))
+    m.add_notes(files, draw, draw.between(0, 2))
     target = f"{draw.pick(('build', 'out', 'dist'))}/{draw.pick(('merged', 'effective', 'final'))}.json"
     values = {"order": order, "target": target, "folder": folder}
-    return make_case(values, files, Number(str(_add_up(merged))), {target: to_json(merged)})
+    return make_case(values, files, Number(str(_add_up(merged))), {target: m.to_json(merged)})
 
 
 def _draw_layer(draw: Draw, groups: list[str]) -> dict[str, Any]:
     layer: dict[str, Any] = {}
     for group in draw.sample(groups, draw.between(1, 3)):
-        layer[group] = {leaf: _draw_leaf(draw) for leaf in draw.sample(LISTS["leaves"], draw.between(1, 4))}
-    for leaf in draw.sample(LISTS["leaves"], draw.between(0, 3)):
+        layer[group] = {leaf: _draw_leaf(draw) for leaf in draw.sample(m.LISTS["leaves"], draw.between(1, 4))}
+    for leaf in draw.sample(m.LISTS["leaves"], draw.between(0, 3)):
         layer[leaf] = _draw_leaf(draw)
     return layer
 
 
 def _draw_leaf(draw: Draw) -> Json:
-    options = (draw.between(1, 900), draw.pick(CITIES), draw.chance(0.5), [draw.between(1, 9)])
+    options = (draw.between(1, 900), draw.pick(m.CITIES), draw.chance(0.5), [draw.between(1, 9)])
     return draw.pick(options)
 
 
@@ -202,16 +185,18 @@ def _add_up(value: Mapping[str, Any]) -> int:
 def solve_json_merge(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the order, then the files in it, and merge them."""
     (order,) = yield Step(
-        [read_file(values["order"])], "The order decides which file wins, so I read it first."
+        [f.read_file(values["order"])], "The order decides which file wins, so I read it first."
     )
     paths = [f"{values['folder']}/{line.strip()}" for line in order.splitlines() if line.strip()]
-    texts = yield from read_files(paths, habit)
+    texts = yield from f.read_files(paths, habit)
     merged: dict[str, Any] = {}
     for path in paths:
         _merge(merged, json.loads(texts[path]))
-    answer = final(habit, _add_up(merged), f"{values['target']} holds what {len(paths)} files come to.")
-    content = to_json(merged)
-    yield Step([write_file(values["target"], content)], "I have all the layers; now the merged file.", answer)
+    answer = f.final(habit, _add_up(merged), f"{values['target']} holds what {len(paths)} files come to.")
+    content = m.to_json(merged)
+    yield Step(
+        [f.write_file(values["target"], content)], "I have all the layers; now the merged file.", answer
+    )
     return answer
 
 
@@ -221,7 +206,7 @@ _VERSION_PARTS = ("major", "minor", "patch")
 
 def generate_version_bump(draw: Draw) -> GeneratedCase:
     """Draw a version in four to eight files, two of which must not change."""
-    name = draw.pick(SERVICES)
+    name = draw.pick(m.SERVICES)
     numbers = [draw.between(0, 9), draw.between(0, 30), draw.between(0, 60)]
     version = ".".join(map(str, numbers))
     part = draw.pick(_VERSION_PARTS)
@@ -243,8 +228,8 @@ def generate_version_bump(draw: Draw) -> GeneratedCase:
     files["release.txt"] = "Files with the version:\n" + "".join(
         [f"- {path}\n" for path in draw.shuffled(listed)]
     )
-    files["CHANGELOG.txt"] = f"{version} ({date(draw)})\n  Fixed the {draw.pick(SERVICES)}.\n"
-    add_notes(files, draw, draw.between(0, 2))
+    files["CHANGELOG.txt"] = f"{version} ({m.date(draw)})\n  Fixed the {draw.pick(m.SERVICES)}.\n"
+    m.add_notes(files, draw, draw.between(0, 2))
     return make_case(
         {"part": part, "list": "release.txt", "name": name}, files, Items((new,), (version, near)), changes
     )
@@ -258,20 +243,20 @@ def _bump(version: str, part: str) -> str:
 
 def solve_version_bump(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the release list, then the files in it, and edit the version in each."""
-    texts = yield from read_files([values["list"], "VERSION"], Habit(8))
+    texts = yield from f.read_files([values["list"], "VERSION"], Habit(8))
     version = texts["VERSION"].strip()
     new = _bump(version, values["part"])
     paths = re.findall(r"^- (\S+)$", texts[values["list"]], re.MULTILINE)
-    rest = yield from read_files([path for path in paths if path not in texts], habit)
+    rest = yield from f.read_files([path for path in paths if path not in texts], habit)
     texts = {path: texts[path] if path in texts else rest[path] for path in paths}
     pattern = re.compile(rf"(?<![\d.]){re.escape(version)}(?![\d.])")
     calls = []
     for path, text in texts.items():
         for index, line in enumerate(text.split("\n")):
             if pattern.search(line):
-                calls.append(edit_line(path, text, index, pattern.sub(new, line)))
-    answer = final(habit, new, f"{version} became {new} in {len(calls)} files.")
-    yield from make_all(calls, habit, f"The version is {version}, so the next one is {new}.", answer)
+                calls.append(f.edit_line(path, text, index, pattern.sub(new, line)))
+    answer = f.final(habit, new, f"{version} became {new} in {len(calls)} files.")
+    yield from f.make_all(calls, habit, f"The version is {version}, so the next one is {new}.", answer)
     return answer
 
 
@@ -284,8 +269,8 @@ _LOG_LINE = re.compile(r"(\S+) (\S+) (\w+) +\[(\w+)\] (.*) id=(\w+)")
 def generate_log_errors(draw: Draw) -> GeneratedCase:
     """Draw two to five logs of one day whose lines interleave."""
     folder = draw.pick(("logs", "var/log", "run/logs", "logs/app"))
-    day = date(draw)
-    services = draw.sample(SERVICES, draw.between(2, 5))
+    day = m.date(draw)
+    services = draw.sample(m.SERVICES, draw.between(2, 5))
     level = draw.pick(("WARN", "ERROR"))
     seconds = draw.distinct(1000, 86_000, draw.between(24, 60))
     lines: dict[str, list[str]] = {service: [] for service in services}
@@ -298,7 +283,7 @@ def generate_log_errors(draw: Draw) -> GeneratedCase:
         mark = f"{draw.below(16**6):06x}"
         clock = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
         lines[service].append(
-            f"{day} {clock} {kind:<5} [{service}] {draw.pick(LISTS['log_texts'])} id={mark}\n"
+            f"{day} {clock} {kind:<5} [{service}] {draw.pick(m.LISTS['log_texts'])} id={mark}\n"
         )
         counts[kind] += 1
         everything.append(mark)
@@ -306,32 +291,32 @@ def generate_log_errors(draw: Draw) -> GeneratedCase:
             ids.append(mark)
     files = {f"{folder}/{service}.log": "".join(part) for service, part in lines.items()}
     files[f"{folder}/old/{services[0]}.log.1"] = f"{day} 00:00:01 {level:<5} [{services[0]}] gone id=000001\n"
-    add_notes(files, draw, draw.between(0, 2))
+    m.add_notes(files, draw, draw.between(0, 2))
     rank = draw.below(min(len(ids), 5))
     values = {"folder": folder, "level": level, "rank": _ORDINALS[rank]}
     expected = Items((ids[rank],), tuple(everything))
     if draw.chance(0.5):
         return make_case(values, files, expected)
     report = f"reports/levels-{day}.json"
-    return make_case({**values, "report": report}, files, expected, {report: to_json(dict(counts))})
+    return make_case({**values, "report": report}, files, expected, {report: m.to_json(dict(counts))})
 
 
 def solve_log_errors(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the logs, sort their lines by time, and count."""
     prefix = values["folder"] + "/"
-    paths = yield from find_paths(
-        lambda path: in_folder(prefix, ".log")(path) and "/" not in path[len(prefix) :]
+    paths = yield from f.find_paths(
+        lambda path: f.in_folder(prefix, ".log")(path) and "/" not in path[len(prefix) :]
     )
-    texts = yield from read_files(paths, habit)
+    texts = yield from f.read_files(paths, habit)
     found = [_LOG_LINE.match(line) for text in texts.values() for line in text.splitlines()]
     rows = sorted([hit.groups() for hit in found if hit is not None])
     hits = [row for row in rows if row[2] == values["level"]]
     rank = _ORDINALS.index(values["rank"])
     prose = f"There are {len(hits)} {values['level']} lines; the {values['rank']} came at {hits[rank][1]}."
-    answer = final(habit, hits[rank][5], prose)
+    answer = f.final(habit, hits[rank][5], prose)
     if "report" in values:
-        content = to_json(dict(Counter([row[2] for row in rows])))
-        yield Step([write_file(values["report"], content)], "Now the counts of the levels.", answer)
+        content = m.to_json(dict(Counter([row[2] for row in rows])))
+        yield Step([f.write_file(values["report"], content)], "Now the counts of the levels.", answer)
     return answer
 
 
@@ -346,12 +331,12 @@ def generate_log_slowest(draw: Draw) -> GeneratedCase:
     folder = draw.pick(("access", "logs/access", "nginx", "proxy/logs"))
     method = draw.pick(_METHODS)
     count = draw.between(2, 4)
-    day = date(draw)
+    day = m.date(draw)
     files: dict[str, str] = {}
     durations = iter(draw.distinct(3, 9000, 80))
     times: dict[str, int] = {}
     everything = []
-    for service in draw.sample(SERVICES, draw.between(3, 5)):
+    for service in draw.sample(m.SERVICES, draw.between(3, 5)):
         is_seconds = draw.chance(0.3)
         lines = []
         for _ in range(draw.between(6, 14)):
@@ -360,13 +345,13 @@ def generate_log_slowest(draw: Draw) -> GeneratedCase:
                 kind = method
             took = f"{milliseconds / 1000:.3f}s" if is_seconds else f"{milliseconds}ms"
             clock = f"{draw.below(24):02d}:{draw.below(60):02d}:{draw.below(60):02d}"
-            path = f"/{service}/{draw.pick(PRODUCTS)}/{draw.between(1, 999)}"
+            path = f"/{service}/{draw.pick(m.PRODUCTS)}/{draw.between(1, 999)}"
             lines.append(f"{day} {clock} {kind} {path} {draw.pick(_HTTP_STATUS)} {took} {mark}\n")
             everything.append(mark)
             if kind == method:
                 times[mark] = milliseconds
         files[f"{folder}/{service}.access.log"] = "".join(lines)
-    add_notes(files, draw, draw.between(0, 3))
+    m.add_notes(files, draw, draw.between(0, 3))
     ranked = sorted(times, key=lambda mark: -times[mark])
     values = {"folder": folder, "method": method}
     expected = Items((ranked[0],), tuple(everything))
@@ -379,15 +364,15 @@ def generate_log_slowest(draw: Draw) -> GeneratedCase:
 
 def solve_log_slowest(values: Mapping[str, str], habit: Habit) -> Solver:
     """Read the logs and rank the requests of the method."""
-    texts = yield from read_folder(values["folder"], habit, ".log")
+    texts = yield from f.read_folder(values["folder"], habit, ".log")
     times: dict[str, int] = {}
     for text in texts.values():
         for method, _, _, took, unit, mark in _ACCESS_LINE.findall(text):
             if method == values["method"]:
                 times[mark] = round(float(took) * (1000 if unit == "s" else 1))
     ranked = sorted(times, key=lambda mark: -times[mark])
-    answer = final(habit, ranked[0], f"Of {len(times)} requests the slowest took {times[ranked[0]]} ms.")
+    answer = f.final(habit, ranked[0], f"Of {len(times)} requests the slowest took {times[ranked[0]]} ms.")
     if "report" in values:
         content = "".join([f"{mark} {times[mark]}\n" for mark in ranked[: int(values["count"])]])
-        yield Step([write_file(values["report"], content)], "Now I write the ranking.", answer)
+        yield Step([f.write_file(values["report"], content)], "Now I write the ranking.", answer)
     return answer

@@ -85,37 +85,6 @@ def _evaluate(snippet: Snippet, code: str) -> list[str]:
     return results
 
 
-_RUNNER = """
-import importlib, json
-results = []
-for module, call in {calls}:
-    try:
-        results.append(repr(eval(call, {{module: importlib.import_module(module)}})))
-    except BaseException as error:
-        results.append(type(error).__name__)
-print()
-print(json.dumps(results))
-"""
-_TESTS = """\
-import {modules}
-
-CHECKS = [
-{checks}]
-
-failed = 0
-for call, wanted in CHECKS:
-    try:
-        found = eval(call)
-    except Exception as error:
-        found = type(error).__name__
-    if found != wanted:
-        failed += 1
-        print(f"FAILED {{call}}: {{found!r}}, not {{wanted!r}}")
-print(f"{{len(CHECKS) - failed}} of {{len(CHECKS)}} passed")
-raise SystemExit(1 if failed else 0)
-"""
-
-
 class RepairGoal(Struct, frozen=True):
     """The results of calls that the repaired project must give."""
 
@@ -152,7 +121,7 @@ class RepairGoal(Struct, frozen=True):
         commands = HostCommands()
         if (fault := commands.find_fault()) is not None:
             raise ConfigError(f"the tests of a repair cannot be run here: {fault}")
-        script = _RUNNER.format(calls=repr(list(self.calls)))
+        script = DATA["runner"].format(calls=repr(list(self.calls)))
         box = open_for_check(files, {_HIDDEN: script.encode()}, [_HIDDEN])
         async with commands.open() as folder:
             outcome = await folder.run(f"python3 -B {_HIDDEN}", box, _LIMITS)
@@ -193,7 +162,7 @@ def _generate(kind: str, draw: Draw, level: int) -> GeneratedCase:
         if _is_literal(result)
     ]
     imports = ", ".join(sorted([item.module for item in shown]))
-    files[TESTS] = _TESTS.format(modules=imports, checks="".join(checks)).encode()
+    files[TESTS] = DATA["tests"].format(modules=imports, checks="".join(checks)).encode()
     calls = [(item.module, call) for item in snippets for call in item.calls]
     wanted = [result for item in snippets for result in rights[item.module]]
     found = [result for item in snippets for result in wrongs.get(item.module, rights[item.module])]

@@ -4,18 +4,7 @@ from collections.abc import Mapping
 
 from treadle.tasks.draws import Draw
 from treadle.tasks.generated import GeneratedCase
-from treadle.tasks.shop.clerk import (
-    Asking,
-    change_order,
-    find_order,
-    find_product,
-    finish,
-    has_agreed,
-    identify,
-    list_orders,
-    place_order,
-    refuse,
-)
+from treadle.tasks.shop import clerk
 from treadle.tasks.shop.desk import DATA
 from treadle.tasks.shop.shops import Shop
 from treadle.tasks.solver import Ask, Habit, Solver, Step
@@ -24,8 +13,7 @@ PUSHES = DATA["pushes"]
 
 
 def _add_open_order(shop: Shop) -> tuple[dict[str, str], int, str | None]:
-    """Add an order that the customer wants changed. Return how the customer names it, its number, and the rule that
-    forbids it."""
+    """Add an order to be changed. Return its name for the customer, its number, and the rule against it."""
     product, other = shop.draw.sample([item for item in shop.products if item.category != "hygiene"], 2)
     lines = {product: shop.draw.between(1, 4), other: 1}
     is_shipped = shop.level == 1 and shop.draw.chance(0.5)
@@ -39,14 +27,20 @@ def _add_open_order(shop: Shop) -> tuple[dict[str, str], int, str | None]:
     return named, order_id, "shipped" if is_shipped else None
 
 
-def _find_open_order(values: Mapping[str, str], habit: Habit) -> Asking:
+def _find_open_order(values: Mapping[str, str], habit: Habit) -> clerk.Asking:
     """Return the order that the customer wants changed; a text if the matter is refused."""
-    customer, order = (yield from identify(values)), None
+    customer, order = (yield from clerk.identify(values)), None
     if customer is not None:
-        order = yield from find_order(values, customer, habit, lambda order: order["status"] == "pending")
+        order = yield from clerk.find_order(
+            values, customer, habit, lambda order: order["status"] == "pending"
+        )
     if order is None:
-        return (yield from refuse("identity"))
-    return order if order["status"] == "pending" else (yield from refuse("shipped", order=order["order_id"]))
+        return (yield from clerk.refuse("identity"))
+    return (
+        order
+        if order["status"] == "pending"
+        else (yield from clerk.refuse("shipped", order=order["order_id"]))
+    )
 
 
 def generate_cancel(draw: Draw, level: int) -> GeneratedCase:
@@ -64,9 +58,9 @@ def solve_cancel(values: Mapping[str, str], habit: Habit) -> Solver:
     if isinstance(order, str):
         return order
     order_id = order["order_id"]
-    made = change_order("cancel_order", lambda now: now["status"] == "cancelled", order_id=order_id)
+    made = clerk.change_order("cancel_order", lambda now: now["status"] == "cancelled", order_id=order_id)
     yield Step([made], "It is pending, so it can be cancelled.")
-    return (yield from finish(habit, f"Order {order_id} is cancelled, and you get your money back."))
+    return (yield from clerk.finish(habit, f"Order {order_id} is cancelled, and you get your money back."))
 
 
 def generate_change_address(draw: Draw, level: int) -> GeneratedCase:
@@ -85,11 +79,11 @@ def solve_change_address(values: Mapping[str, str], habit: Habit) -> Solver:
     if isinstance(order, str):
         return order
     order_id, address = order["order_id"], values["address"]
-    made = change_order(
+    made = clerk.change_order(
         "change_address", lambda now: now["address"] == address, order_id=order_id, address=address
     )
     yield Step([made], "It has not left yet, so the address can be changed.")
-    return (yield from finish(habit, f"Order {order_id} goes to {address}."))
+    return (yield from clerk.finish(habit, f"Order {order_id} goes to {address}."))
 
 
 def generate_buy(draw: Draw, level: int) -> GeneratedCase:
@@ -112,24 +106,25 @@ def generate_buy(draw: Draw, level: int) -> GeneratedCase:
 
 def solve_buy(values: Mapping[str, str], habit: Habit) -> Solver:
     """Find the customer and the product, and order what there is of it."""
-    customer = yield from identify(values)
+    customer = yield from clerk.identify(values)
     if customer is None:
-        return (yield from refuse("identity"))
+        return (yield from clerk.refuse("identity"))
     name, count = values["product"], int(values["count"])
-    product = yield from find_product(name)
+    product = yield from clerk.find_product(name)
     if (stock := product["stock"]) < count:
         (reply,) = yield Ask(f"There are only {stock} of the {name} in stock. Shall I order {stock} for you?")
-        if not has_agreed(reply):
-            return (yield from refuse("stock", stock=stock, product=name))
+        if not clerk.has_agreed(reply):
+            return (yield from clerk.refuse("stock", stock=stock, product=name))
         count = stock
-    orders = yield from list_orders(customer)
-    yield Step([place_order(customer, {product["sku"]: count}, len(orders))], "There are enough of them.")
-    return (yield from finish(habit, f"I have ordered {count} of the {name} for you."))
+    orders = yield from clerk.list_orders(customer)
+    yield Step(
+        [clerk.place_order(customer, {product["sku"]: count}, len(orders))], "There are enough of them."
+    )
+    return (yield from clerk.finish(habit, f"I have ordered {count} of the {name} for you."))
 
 
 def generate_stranger(draw: Draw, level: int) -> GeneratedCase:
-    """Draw somebody who may not have what they ask for: the postcode or the address is wrong, or the order is
-    somebody else's."""
+    """Draw somebody with a wrong postcode or address, or with the order of somebody else."""
     shop = Shop(draw, level)
     own = shop.add_order(shop.customer, {shop.pick(): 1}, "pending")
     other = shop.add_order(shop.customers[-1], {shop.pick(): 2}, "pending")

@@ -6,22 +6,7 @@ from typing import Any
 
 from treadle.tasks.draws import Draw
 from treadle.tasks.generated import GeneratedCase
-from treadle.tasks.shop.clerk import (
-    Asking,
-    Order,
-    change_order,
-    find_order,
-    find_product,
-    finish,
-    has_agreed,
-    identify,
-    line_of,
-    list_orders,
-    place_order,
-    read_orders,
-    refund,
-    refuse,
-)
+from treadle.tasks.shop import clerk
 from treadle.tasks.shop.desk import TODAY
 from treadle.tasks.shop.requests import PUSHES
 from treadle.tasks.shop.shops import Product, Shop
@@ -61,38 +46,38 @@ def _days_since(delivered_on: str) -> int:
     return (date.fromisoformat(TODAY) - date.fromisoformat(delivered_on)).days
 
 
-def _find_delivered(values: Mapping[str, str], habit: Habit) -> Asking:
+def _find_delivered(values: Mapping[str, str], habit: Habit) -> clerk.Asking:
     """Return the customer, the order and its line; a text instead of the order if the matter is refused."""
-    customer = yield from identify(values)
+    customer = yield from clerk.identify(values)
     if customer is None:
-        return None, (yield from refuse("identity")), None
+        return None, (yield from clerk.refuse("identity")), None
     if "order" in values:
-        order = yield from find_order(values, customer, habit, lambda order: True)
+        order = yield from clerk.find_order(values, customer, habit, lambda order: True)
     else:
-        orders: list[Order] = yield from read_orders(customer, habit)
-        fitting = [item for item in orders if line_of(item, values["product"]) and item["delivered_on"]]
+        orders: list[clerk.Order] = yield from clerk.read_orders(customer, habit)
+        fitting = [item for item in orders if clerk.line_of(item, values["product"]) and item["delivered_on"]]
         order = max(fitting, key=lambda item: item["delivered_on"], default=None)
-    line = None if order is None else line_of(order, values["product"])
+    line = None if order is None else clerk.line_of(order, values["product"])
     if order is None or line is None:
-        return customer, (yield from refuse("identity")), None
+        return customer, (yield from clerk.refuse("identity")), None
     if line["category"] == "hygiene":
-        return customer, (yield from refuse("final_sale", product=values["product"])), line
+        return customer, (yield from clerk.refuse("final_sale", product=values["product"])), line
     if order["delivered_on"] is None or _days_since(order["delivered_on"]) > RETURN_DAYS:
-        return customer, (yield from refuse("return_window", delivered=order["delivered_on"])), line
+        return customer, (yield from clerk.refuse("return_window", delivered=order["delivered_on"])), line
     return customer, order, line
 
 
-def _take_back(order: Order, line: dict[str, Any], count: int) -> Asking:
+def _take_back(order: clerk.Order, line: dict[str, Any], count: int) -> clerk.Asking:
     """Return the items, and then refund their price, which is returned."""
     sku, before = line["sku"], line["returned"]
 
-    def is_noted(now: Order) -> bool:
+    def is_noted(now: clerk.Order) -> bool:
         return any([item["sku"] == sku and item["returned"] > before for item in now["lines"]])
 
-    made = change_order("return_items", is_noted, order_id=order["order_id"], sku=sku, count=count)
+    made = clerk.change_order("return_items", is_noted, order_id=order["order_id"], sku=sku, count=count)
     yield Step([made], "It is within 30 days, so it can come back.")
     cents = count * line["price_cents"]
-    yield Step([refund(order, cents)], "Now the price that was paid for it.")
+    yield Step([clerk.refund(order, cents)], "Now the price that was paid for it.")
     return cents
 
 
@@ -112,7 +97,7 @@ def solve_give_back(values: Mapping[str, str], habit: Habit) -> Solver:
     if isinstance(order, str):
         return order
     cents = yield from _take_back(order, line, int(values["count"]))
-    return (yield from finish(habit, f"You can send it back; you get {cents / 100:.2f} back."))
+    return (yield from clerk.finish(habit, f"You can send it back; you get {cents / 100:.2f} back."))
 
 
 def generate_exchange(draw: Draw, level: int) -> GeneratedCase:
@@ -132,11 +117,13 @@ def solve_exchange(values: Mapping[str, str], habit: Habit) -> Solver:
     if isinstance(order, str):
         return order
     count, name = int(values["count"]), values["other"]
-    product = yield from find_product(name)
-    orders = yield from list_orders(customer)
+    product = yield from clerk.find_product(name)
+    orders = yield from clerk.list_orders(customer)
     yield from _take_back(order, line, count)
-    yield Step([place_order(customer, {product["sku"]: count}, len(orders))], "And the new order.")
-    return (yield from finish(habit, f"{count} of the {name} are ordered, and the old ones are refunded."))
+    yield Step([clerk.place_order(customer, {product["sku"]: count}, len(orders))], "And the new order.")
+    return (
+        yield from clerk.finish(habit, f"{count} of the {name} are ordered, and the old ones are refunded.")
+    )
 
 
 def generate_damaged(draw: Draw, level: int) -> GeneratedCase:
@@ -155,8 +142,10 @@ def solve_damaged(values: Mapping[str, str], habit: Habit) -> Solver:
     if isinstance(order, str):
         return order
     cents = int(values["count"]) * line["price_cents"] * 15 // 100
-    yield Step([refund(order, cents)], "For damaged goods the rule is 15 % of the price.")
-    return (yield from finish(habit, f"Please keep them; you get {cents / 100:.2f} back for the damage."))
+    yield Step([clerk.refund(order, cents)], "For damaged goods the rule is 15 % of the price.")
+    return (
+        yield from clerk.finish(habit, f"Please keep them; you get {cents / 100:.2f} back for the damage.")
+    )
 
 
 def generate_hygiene(draw: Draw, level: int) -> GeneratedCase:
@@ -190,24 +179,24 @@ def generate_haggle(draw: Draw, level: int) -> GeneratedCase:
 
 def solve_haggle(values: Mapping[str, str], habit: Habit) -> Solver:
     """Say that prices are fixed, and order at the full price if the customer agrees."""
-    customer = yield from identify(values)
+    customer = yield from clerk.identify(values)
     if customer is None:
-        return (yield from refuse("identity"))
+        return (yield from clerk.refuse("identity"))
     count, names = (
         int(values["count"]),
         f"{values['count']} of the {values['product']} and one {values['other']}",
     )
-    product = yield from find_product(values["product"])
-    other = yield from find_product(values["other"])
+    product = yield from clerk.find_product(values["product"])
+    other = yield from clerk.find_product(values["other"])
     price = f"{(count * product['price_cents'] + other['price_cents']) / 100:.2f}"
     agreed = None
     for _ in range(4):
         if agreed is None:
             (reply,) = yield Ask(f"I cannot give a discount. Shall I order {names} for {price}?")
-            agreed = has_agreed(reply)
+            agreed = clerk.has_agreed(reply)
     if not agreed:
-        return (yield from refuse("no_discount"))
-    orders = yield from list_orders(customer)
-    made = place_order(customer, {product["sku"]: count, other["sku"]: 1}, len(orders))
+        return (yield from clerk.refuse("no_discount"))
+    orders = yield from clerk.list_orders(customer)
+    made = clerk.place_order(customer, {product["sku"]: count, other["sku"]: 1}, len(orders))
     yield Step([made], "The full price is agreed.")
-    return (yield from finish(habit, f"I have ordered {names} for {price}."))
+    return (yield from clerk.finish(habit, f"I have ordered {names} for {price}."))

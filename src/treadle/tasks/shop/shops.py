@@ -164,8 +164,7 @@ class Shop:
     def add_order(
         self, customer: Customer, lines: Mapping[Product, int], status: str, days_ago: int | None = None
     ) -> int:
-        """Add an order, and return its number. `days_ago` is when it was delivered, or else placed; `None`: it is
-        drawn."""
+        """Add an order, and return its number. It was delivered, or else placed, `days_ago`, or it is drawn."""
         draw = self.draw
         self._next_order += draw.between(1, 40)
         is_delivered = status == "delivered"

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Message, ToolCall
-from treadle.tasks.draws import fraction
+from treadle.tasks.draws import fraction, pick_weighted
 from treadle.tasks.solver import WantedCall
 from treadle.testbed.built_in import BuiltInRequest
 from treadle.testbed.engines.bpe import END, byte_tokenizer, read_tokenizer_file, tokenizer
@@ -187,13 +187,7 @@ class _Walk:
 def _choose(odds: dict[int, float], draw: float, temperature: float) -> int:
     if temperature <= 0.0:
         return max(odds, key=lambda number: odds[number])
-    weights = {number: math.pow(odd, 1.0 / temperature) for number, odd in odds.items()}
-    draw *= sum(weights.values())
-    for number, weight in weights.items():
-        draw -= weight
-        if draw < 0.0:
-            return number
-    return next(reversed(weights))
+    return pick_weighted({number: math.pow(odd, 1.0 / temperature) for number, odd in odds.items()}, draw)
 
 
 def make_plans(

@@ -1,6 +1,6 @@
 """The composition of an answer: which remarks it has, in whose voice, and which of them is a lie."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,15 +12,6 @@ from treadle.testbed.mediocre.remarks import Remark, other_name, other_path, rem
 from treadle.testbed.mediocre.voice import Line, Voice, draw_voice, lay_out, rows_of, say
 from treadle.testbed.mediocre.wants import Focus
 
-_LENGTHS: Mapping[str, tuple[int, int]] = {
-    "terse": (1, 2),
-    "chatty": (2, 4),
-    "tabular": (2, 6),
-    "report": (3, 6),
-    "engineer": (2, 4),
-    "nonnative": (2, 4),
-}
-"""How many remarks an answer of each style has, if the split does not say."""
 _SORTS = {"sum": "total", "max": "extreme"}
 _BRIEF = ("quote", "names", "some_files", "failed")
 """The sorts of remarks that no answer says again at its end."""
@@ -55,7 +46,7 @@ def compose(seen: Observed, texts: str, focus: Sequence[Focus], kinds: Sequence[
     results allow none of them.
     """
     voice = draw_voice(texts, seen, draw)
-    low, high = voice.phrases.get("lengths", _LENGTHS)[voice.style]
+    low, high = voice.phrases.get("lengths", FIGURES["lengths"])[voice.style]
     found = remarks_of(seen, voice.phrases, draw)
     chosen = _choose(found, focus, draw.between(low, high))
     lie = _lie(found, chosen, kinds, seen, draw)

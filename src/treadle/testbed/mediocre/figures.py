@@ -88,33 +88,15 @@ def write_date(value: str, draw: Draw) -> str:
     """Return a date such as `2026-03-04` in one of the usual forms."""
     day = date.fromisoformat(value)
     ending = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd"}.get(day.day, "th")
-    return draw.pick(
-        (
-            value,
-            value,
-            f"{day:%B} {day.day}, {day.year}",
-            f"{day.day} {day:%B} {day.year}",
-            f"{day.day} {day:%b}",
-            f"{day:%a}, {day.day} {day:%B}",
-            f"{day:%B} {day.day}{ending}",
-            f"the {day.day}{ending} of {day:%B}",
-            f"{day.day:02d}.{day.month:02d}.{day.year}",
-        )
-    )
+    return str(draw.pick(FIGURES["forms"]["dates"])).format(value=value, day=day, ending=ending)
 
 
 def write_share(part: int, whole: int, draw: Draw) -> str:
     """Return a share in one of the usual forms."""
     percent = 100 * part / whole
-    forms = [
-        f"{percent:.0f} %",
-        f"{percent:.0f}%",
-        f"{percent:.1f} %",
-        f"{part} of {whole}",
-        f"{part} out of {whole}",
-    ]
-    forms += [words for words, (one, other) in FIGURES["parts"].items() if one * whole == other * part]
-    return draw.pick(forms)
+    words = [words for words, (one, other) in FIGURES["parts"].items() if one * whole == other * part]
+    form = draw.pick([*FIGURES["forms"]["shares"], *words])
+    return str(form).format(percent=percent, part=part, whole=whole)
 
 
 def convert(value: float, unit: str) -> tuple[float, str] | None:

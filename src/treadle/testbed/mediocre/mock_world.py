@@ -22,25 +22,6 @@ from treadle.tasks.files import materials
 
 SPLIT = "held"
 """The split of texts that the package has."""
-_SECTIONS = {
-    "world": ("tools", "documents", "wants", "joiners", "labels"),
-    "phrases": (
-        "lies",
-        "openers",
-        "closers",
-        "advice",
-        "refusals",
-        "beside",
-        "headings",
-        "table",
-        "absent",
-        "quantifiers",
-        "connectors",
-        "questions",
-    ),
-    "remarks": ("remarks",),
-}
-"""What the files of a split must have. The remarks may stand among the phrases."""
 RECORDS = 30
 """How many records each mock tool has."""
 _LISTS = {
@@ -187,7 +168,10 @@ def _read(texts: str, name: str) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"the texts in {str(file)!r} cannot be read: {error}") from None
-    if missing := [section for section in _SECTIONS[name] if section not in found]:
+    # What the texts of the package have is needed. The remarks may stand in a file of their own.
+    own = name == "remarks"
+    needed = (name,) if own else found if texts == SPLIT else _read(SPLIT, name)
+    if missing := [section for section in needed if section not in found and (own or section != "remarks")]:
         raise ConfigError(f"{str(file)!r} lacks {', '.join([f'[{section}]' for section in missing])}")
     return found
 

@@ -10,17 +10,7 @@ from msgspec import Struct
 from treadle.tasks.draws import Draw
 from treadle.tasks.draws import split as split_words
 from treadle.tasks.files.materials import COMPANIES, FIRST_NAMES, LAST_NAMES
-from treadle.testbed.mediocre.figures import (
-    FIGURES,
-    convert,
-    in_words,
-    plain,
-    with_unit,
-    write_date,
-    write_number,
-    write_share,
-    write_time,
-)
+from treadle.testbed.mediocre import figures as f
 from treadle.testbed.mediocre.mock_world import rules_of
 from treadle.testbed.mediocre.observations import Grid, Observed, Sighting, is_number, read_label, unit_of
 
@@ -87,7 +77,7 @@ def other_number(value: float, taken: set[str], draw: Draw) -> float:
         made = value * factor + draw.between(-3, 3) if value else draw.between(3, 40)
         made = round(made) if float(value).is_integer() else round(made, 2)
         is_far = abs(made - value) > max(0.08 * abs(value), 1)
-        if plain(made) not in taken and is_far and (made >= 0 or value < 0):
+        if f.plain(made) not in taken and is_far and (made >= 0 or value < 0):
             return made
     return value * 3 + 7
 
@@ -110,23 +100,27 @@ def _of_fact(
     if fact.sort == "number" and is_number(fact.value):
         number = float(fact.value)
         wrong = other_number(number, taken, draw)
-        twists.append(Twist("made_up_value", {"value": write_number(wrong, fact.unit, draw, is_loose=False)}))
-        if number and fact.unit in FIGURES["other_units"]:
-            false = with_unit(plain(number), FIGURES["other_units"][fact.unit], draw)
+        twists.append(
+            Twist("made_up_value", {"value": f.write_number(wrong, fact.unit, draw, is_loose=False)})
+        )
+        if number and fact.unit in f.FIGURES["other_units"]:
+            false = f.with_unit(f.plain(number), f.FIGURES["other_units"][fact.unit], draw)
             twists.append(Twist("wrong_unit", {"value": false}))
         if abs(number) >= 10:
             far = round(number * draw.pick((0.7, 1.3, 1.45)), -1)
-            rounded = f"about {with_unit(plain(far), fact.unit, draw)}"
+            rounded = f"about {f.with_unit(f.plain(far), fact.unit, draw)}"
             if abs(far - number) > 0.15 * abs(number):
                 twists.append(Twist("wrong_rounding", {"value": rounded}))
         if number.is_integer() and 1 <= number <= 18:
             small = int(number) + draw.pick((-1, 1, 2))
-            twists.append(Twist("number_in_words", {"value": with_unit(in_words(small), fact.unit, draw)}))
+            twists.append(
+                Twist("number_in_words", {"value": f.with_unit(f.in_words(small), fact.unit, draw)})
+            )
     elif fact.sort == "time":
         hour = (int(str(fact.value)[:2]) + draw.between(2, 10)) % 24
-        twists.append(Twist("wrong_time", {"value": write_time(f"{hour:02d}:{str(fact.value)[3:]}", draw)}))
+        twists.append(Twist("wrong_time", {"value": f.write_time(f"{hour:02d}:{str(fact.value)[3:]}", draw)}))
     elif fact.sort == "date":
-        twists.append(Twist("wrong_date", {"value": write_date(_other_date(str(fact.value), draw), draw)}))
+        twists.append(Twist("wrong_date", {"value": f.write_date(_other_date(str(fact.value), draw), draw)}))
     elif " " in str(fact.value) and str(fact.value).istitle():
         known = [name for name in COMPANIES if fact.value in COMPANIES and name not in seen.said]
         made = draw.pick(known) if "made_up" in phrases and known else other_name(seen.said, draw)
@@ -156,8 +150,8 @@ def _twists_of_text(fact: Sighting, world: Mapping[str, Any]) -> list[Twist]:
 def show(fact: Sighting, draw: Draw, *, is_loose: bool = True) -> str:
     """Return the value of a fact in one of the usual forms."""
     if is_number(fact.value):
-        return write_number(float(fact.value), fact.unit, draw, is_loose=is_loose)
-    write = {"time": write_time, "date": write_date}.get(fact.sort)
+        return f.write_number(float(fact.value), fact.unit, draw, is_loose=is_loose)
+    write = {"time": f.write_time, "date": f.write_date}.get(fact.sort)
     return write(str(fact.value), draw) if write is not None else str(fact.value)
 
 
@@ -182,9 +176,9 @@ def _of_grid(
     wrong = count + draw.pick((-1, 1, 2)) if count > 1 else count + 2
     twists = (
         Twist("small_number", {"count": str(wrong)}),
-        Twist("number_in_words", {"count": in_words(wrong)}),
+        Twist("number_in_words", {"count": f.in_words(wrong)}),
     )
-    shown = str(count) if draw.chance(0.5) else in_words(count)
+    shown = str(count) if draw.chance(0.5) else f.in_words(count)
     yield Remark("count", {**base, "count": shown}, str(count), "count", twists)
     for name in grid.numbers:
         yield from _of_column(grid, name, base, taken, draw)
@@ -210,9 +204,9 @@ def _of_choices(
     ]
     other = (part + draw.between(1, count - 1)) % count or count
     if other != part:
-        lies.append(Twist("wrong_share", {"share": write_share(other, count, draw)}))
+        lies.append(Twist("wrong_share", {"share": f.write_share(other, count, draw)}))
     truth = f"{part} of {count}"
-    yield Remark("share", {**values, "share": write_share(part, count, draw)}, truth, name, tuple(lies))
+    yield Remark("share", {**values, "share": f.write_share(part, count, draw)}, truth, name, tuple(lies))
     words = phrases["quantifiers"]
     right = "most" if 2 * part > count else "half" if 2 * part == count else "minority"
     wrong = [sort for sort in ("all", "none", "most", "minority") if sort != right]
@@ -228,15 +222,15 @@ def _of_column(grid: Grid, name: str, base: dict[str, str], taken: set[str], dra
     unit, label = unit_of(name), read_label(name, grid.labels)
     total = round(sum(numbers), 2)
     wrong = other_number(total, taken, draw)
-    twists = (Twist("wrong_sum", {"value": write_number(wrong, unit, draw, is_loose=False)}),)
+    twists = (Twist("wrong_sum", {"value": f.write_number(wrong, unit, draw, is_loose=False)}),)
     if len(numbers) > 1:
-        values = {**base, "label": label, "value": write_number(total, unit, draw)}
-        yield Remark("total", values, plain(total), name, twists)
+        values = {**base, "label": label, "value": f.write_number(total, unit, draw)}
+        yield Remark("total", values, f.plain(total), name, twists)
         mean = round(fmean(numbers), 1)
         far = other_number(mean, taken, draw)
-        lies = (Twist("wrong_sum", {"value": write_number(far, unit, draw, is_loose=False)}),)
-        values = {**base, "label": label, "value": with_unit(plain(mean), unit, draw)}
-        yield Remark("mean", values, plain(mean), name, lies)
+        lies = (Twist("wrong_sum", {"value": f.write_number(far, unit, draw, is_loose=False)}),)
+        values = {**base, "label": label, "value": f.with_unit(f.plain(mean), unit, draw)}
+        yield Remark("mean", values, f.plain(mean), name, lies)
     if grid.names and len(set(numbers)) > 1:
         yield _extreme(grid, name, base, draw)
 
@@ -251,7 +245,7 @@ def _extreme(grid: Grid, name: str, base: dict[str, str], draw: Draw) -> Remark:
         **base,
         "label": read_label(name, grid.labels),
         "item": str(best[grid.names]),
-        "value": write_number(float(best[name]), unit_of(name), draw, is_loose=False),
+        "value": f.write_number(float(best[name]), unit_of(name), draw, is_loose=False),
         "most": "highest" if is_high else "lowest",
     }
     twists: tuple[Twist, ...] = ()
@@ -315,13 +309,13 @@ def _of_texts(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterato
 
 
 def _misquote(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> tuple[Twist, ...]:
-    lines = phrases.get("made_up", FIGURES)["false_lines"]
+    lines = phrases.get("made_up", f.FIGURES)["false_lines"]
     made = draw.pick([line for line in lines if line not in seen.said])
     return (Twist("invented_quote", {"quote": made}),)
 
 
 def _show_count(count: int, draw: Draw) -> str:
-    return in_words(count) if draw.chance(0.3) else str(count)
+    return f.in_words(count) if draw.chance(0.3) else str(count)
 
 
 def _of_paths(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
@@ -330,7 +324,7 @@ def _of_paths(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterato
         wrong = count + draw.pick((-1, 1, 2))
         twists = (
             Twist("small_number", {"count": str(wrong)}),
-            Twist("number_in_words", {"count": in_words(wrong)}),
+            Twist("number_in_words", {"count": f.in_words(wrong)}),
         )
         yield Remark("files", {"count": _show_count(count, draw)}, str(count), "files", twists)
         some = draw.sample(seen.paths, min(4, count))
@@ -348,7 +342,7 @@ def _of_paths(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterato
 
 def other_path(said: str, draw: Draw, phrases: Mapping[str, Any]) -> str:
     """Return the path of a file that is nowhere in the results."""
-    stems, endings = phrases.get("made_up", FIGURES)["stems"], ("csv", "txt", "json", "md")
+    stems, endings = phrases.get("made_up", f.FIGURES)["stems"], ("csv", "txt", "json", "md")
     paths = [f"{draw.pick(stems)}.{draw.pick(endings)}" for _ in range(40)]
     return next((path for path in paths if path.partition(".")[0] not in said), "unknown_file.bin")
 
@@ -357,7 +351,7 @@ def _of_conversions(seen: Observed, draw: Draw) -> Iterator[Remark]:
     for fact in seen.facts:
         if (
             not is_number(fact.value)
-            or (other := convert(float(fact.value), fact.unit)) is None
+            or (other := f.convert(float(fact.value), fact.unit)) is None
             or not fact.owner
         ):
             continue
@@ -368,10 +362,10 @@ def _of_conversions(seen: Observed, draw: Draw) -> Iterator[Remark]:
         values = {
             "owner": fact.owner,
             "label": fact.label,
-            "value": with_unit(plain(float(fact.value)), fact.unit, draw),
+            "value": f.with_unit(f.plain(float(fact.value)), fact.unit, draw),
             "other": f"{value:.6g} {unit}",
         }
-        twist = Twist("wrong_conversion", {"other": f"{plain(far)} {unit}"})
+        twist = Twist("wrong_conversion", {"other": f"{f.plain(far)} {unit}"})
         yield Remark("converted", values, f"{value:.6g} {unit}", fact.field, (twist,))
 
 
@@ -414,8 +408,8 @@ def _read_moment(value: str) -> datetime:
 
 def _gap(label: str, one: str, other: str, gap: float, unit: str, draw: Draw) -> Remark:
     high, low = (one, other) if gap > 0 else (other, one)
-    shown = write_number(abs(gap), unit, draw, is_loose=False)
-    far = write_number(round(abs(gap) * 2 + 3, 2), unit, draw, is_loose=False)
+    shown = f.write_number(abs(gap), unit, draw, is_loose=False)
+    far = f.write_number(round(abs(gap) * 2 + 3, 2), unit, draw, is_loose=False)
     twists = (Twist("wrong_order", {"high": low, "low": high}), Twist("wrong_sum", {"value": far}))
     return Remark(
         "gap", {"label": label, "high": high, "low": low, "value": shown}, f"{high} by {shown}", "gap", twists

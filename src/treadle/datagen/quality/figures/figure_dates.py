@@ -7,7 +7,7 @@ from datetime import date, timedelta
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.figures.quantities import NUMBERS, Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.figures.quantities import NUMBERS, Quantity, QuantityKind, lexicon, shape, shapes
 
 MONTHS = {name: month for month, names in enumerate(lexicon("dates")["months"], 1) for name in names.split()}
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
@@ -20,17 +20,12 @@ DATE_FORM = re.compile(
     | (?P<a>{_DAY})(?P<s2>[./-])(?P<b>{_DAY})(?P=s2)(?P<y4>[12]\d{{3}}|\d\d)(?![\d:]|[.-]\d)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_DAYS_FROM = re.compile(
-    r"(?i)\b(?P<n>\w+)\s(?:days?|(?P<w>weeks?))\s(?:before|(?P<after>after|from|past))\s(?:the\s)?\Z"
-)
+_DAYS_FROM, _LENGTH, _DAY_LIKE, _COMPACT = shapes("date_forms", "days_from length day_like compact")
 DAY_AFTER = re.compile(
     rf"\.?\s+(?:the\s+)?(?P<d>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d)"
     rf"(?:{_TO}(?P<to>{_DAY})(?:st|nd|rd|th)?\b(?![:.,]?\d))?(?:,?\s+(?P<y>[12]\d{{3}}|['’]\d\d)\b)?"
 )
-DAY_NUMBER = re.compile(lexicon("dates")["numbered"])
-_LENGTH = re.compile(r"PT(?=\d)(?:(?P<h>\d{1,4})H)?(?:(?P<m>\d{1,5})M)?(?:(?P<s>\d{1,6})S)?(?!\w)")
-_DAY_LIKE = re.compile(r"(?P<a>\d\d?)(?P<s>[./])(?P<b>\d\d?)(?!\d)")
-_COMPACT = re.compile(r"(?P<y>(?:19|20)\d\d)(?P<m>0[1-9]|1[0-2])(?P<d>0[1-9]|[12]\d|3[01])(?!\d)")
+DAY_NUMBER = shape("dates", "numbered")
 
 
 def read_date(found: re.Match[str]) -> Iterator[Quantity]:

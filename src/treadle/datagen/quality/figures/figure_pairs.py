@@ -5,13 +5,17 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.figures.quantities import CURRENCIES, Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import (
+    CURRENCIES,
+    Quantity,
+    QuantityKind,
+    lexicon,
+    shapes,
+    unit_of,
+)
 
-_RANGE, _BOTH, _BOUNDS, _PART, _ONE_IN, _JOINT = [
-    re.compile(lexicon("pairs")[name]) for name in ("range", "both", "bounds", "part", "one_in", "joint")
-]
-_MARGIN = re.compile(lexicon("pairs")["margin"])
-_CHANGE = re.compile(lexicon("pairs")["change"])
+_RANGE, _BOTH, _BOUNDS, _PART, _ONE_IN, _JOINT = shapes("pairs", "range both bounds part one_in joint")
+_MARGIN, _CHANGE = shapes("pairs", "margin change")
 _SUMMED = ("time", "mass", "length", "data", "volume")
 _MOMENTS = ("", "sec", "second", "min", "minute")
 """The units with which `one` is no figure."""

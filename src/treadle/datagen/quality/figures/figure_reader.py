@@ -32,6 +32,8 @@ from treadle.datagen.quality.figures.quantities import (
     Quantity,
     QuantityKind,
     lexicon,
+    shape,
+    shapes,
 )
 from treadle.datagen.quality.languages import WORDS
 
@@ -69,14 +71,13 @@ def _any(words: Iterable[str]) -> str:
     return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
 
 
-def _words(section: str, name: str) -> re.Pattern[str]:
-    return re.compile(lexicon(section)[name])
-
-
 _CUT = "".join(_VULGAR)
 _TOKEN = re.compile(rf"[^\W\d_]+|[0-9{_CUT}]|(?<![\w.])\.(?=[0-9])")
 _FIRST_SIGNS = frozenset(f"0123456789.{_CUT}")
-_NAME = re.compile(r"[\w'’]*+(?:[.:/@-]++\w++)*+")
+_NAME, _TIME, _SLASH, _CLOCK, _H_CLOCK = shapes("figure_forms", "name time slash clock h_clock")
+_ROUNDED, _ADDS, _PATH_FROM, _MINUTES = shapes("figure_forms", "rounded adds path_from minutes")
+_LENGTH_AFTER, _PHONE, _TIMES, _GAP, _NEXT = shapes("figure_forms", "length_after phone times gap next")
+_AND_PART, _LAST_WORD = shapes("figure_forms", "and_part last_word")
 _MONEY = [name for code, names in CURRENCIES.items() for name in (code, *names)]
 _SIGNS = "".join([name for name in _MONEY if len(name) == 1])
 _CODES = [name for name in _MONEY if 1 < len(name) < 5 and not (name.isalpha() and name.islower())]
@@ -84,11 +85,6 @@ _NAMES_OF_UNITS = _any(name for name in UNITS if ".coin" not in name and name no
 _UNIT = (
     rf"(?P<u>(?:[{_SIGNS}]|%(?![\s-]?(?:points|pts))|(?:{_NAMES_OF_UNITS})(?!\w))"
     rf"(?:(?:\s?/\s?|\s(?:per|an?)\s)(?:{_NAMES_OF_UNITS})(?!\w))?)"
-)
-_TIME = re.compile(
-    r"""(?P<h>[01]?\d|2[0-4])(?:(?P<sep>[:.])(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d)(?:[.,]\d+)?(?:[+-]\d\d:\d\d)?)?)?
-    (?:\s?(?P<half>[ap])(?:m\b|\.\s?m\b\.?)|Z\b)?(?![\d:]|[.,]\d)""",
-    re.IGNORECASE | re.VERBOSE,
 )
 _DIGITS = re.compile(
     rf"""(?P<n>\.\d+|\d{{1,3}}(?:(?P<g>[\ ,.'’_\u00a0\u2009\u202f٬])\d{{3}}(?!\d)(?:(?P=g)\d{{3}}(?!\d))*)
@@ -101,26 +97,10 @@ _DIGITS = re.compile(
     (?:,-|(?<=\d)\.-)?(?:[\s-]?{_UNIT})?""",
     re.VERBOSE,
 )
-_SLASH = re.compile(r"(?P<a>\d{1,3})(?P<s>[/:])(?P<b>\d{1,3})(?![\w/:]|[.,]\d)")
 _CURRENCY = re.compile(rf"(?:(?<!\w)(?P<c>{_any([*_CODES, 'kr', 'zł'])})|(?P<s>[{_SIGNS}]))[^\S\n]?\Z")
-_CLOCK = re.compile(r"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?:\s?(?:h|hrs|hours|Uhr)\b)")
-"""A time of day without a sign between hours and minutes."""
-_H_CLOCK = re.compile(r"(?P<h>[01]?\d|2[0-4])\s?h(?P<m>[0-5]\d)(?:m(?:in)?)?(?!\w)")
-_ROUNDED = re.compile(r"(?i)\b(?:nearest|rounded\sto(?:\san?)?)\s(?:an?\s)?\Z")
-_ADDS = re.compile(r"add(?:s|ed|ing)? up to|sum(?:s|med|ming)? up to|total(?:s|led|ling)? up to")
-_NOTE = _words("clock", "notes")
-_PATH_FROM = re.compile(r"\d+/(?:[\w-]+/)*+(?:[A-Za-z_][\w-]*+/|[\w-]*+[A-Za-z_][\w-]*+\.[a-z]\w{1,4}\b)")
-"""A path whose first folder is a number."""
-_MINUTES = re.compile(r"[1-5]?\d(?=\s(?:minutes?\s|past\s))|(?:1[3-9]|[2-5]\d)(?=\sto\s)")
-_LENGTH_AFTER = re.compile(r"\s?(?:(?P<h>h|hrs?|hours|timer|Stunden|Std)|min|mins|minutes|m)\b")
-_AT_HOUR = _words("clock", "near")
-_DAY_BEFORE = _words("dates", "before")
-_PHONE = re.compile(r"\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}")
-_TIMES = re.compile(r"\d{1,2}(?!\w)")
-"""How often something occurs, as in `x2`."""
-_GAP = re.compile(r"[\s=]+")
-_NEXT = re.compile(r"(?:\s+|-)(?P<and>and\s+)?(?P<w>[^\W\d_]+)")
-_AND_PART = re.compile(r"(?i)\s(?:and|og|und)\s(?P<n>an?|en|et|one|two|three)[ -](?P<w>[^\W\d_]+)")
+_NOTE = shape("clock", "notes")
+_AT_HOUR = shape("clock", "near")
+_DAY_BEFORE = shape("dates", "before")
 _POINT = re.compile(rf"(?i)\s(?:point|komma)\s(?P<d>{_any(lexicon('numbers')['en'])})\b")
 _OF_UNIT = re.compile(
     rf"(?i)(?:\s(?:of|av)\b)?(?:\s(?:an?|one|en|et))?[\s-](?:(?P<scale>{_any(SCALES)})\b"
@@ -133,10 +113,9 @@ _WORD_UNIT = re.compile(rf"[\s-]?{_UNIT}")
 _ONE_AND = re.compile(
     rf"(?i)\b(?:an?|one|en|et|eine)\s{_UNIT}\s(?:and|og|und)\s(?:an?\s|en\s|et\s|eine\s)?\Z"
 )
-_LAST_WORD = re.compile(r"([^\W\d_]+)[\s-]+\Z")
-_BEFORE, _HOUR, _AFTER = _words("clock", "before"), _words("clock", "hour"), _words("clock", "after")
-_EARLY, _LATE, _TOWARDS = _words("clock", "early"), _words("clock", "late"), _words("clock", "towards")
-_MORE = _words("inexact", "after")
+_BEFORE, _HOUR, _AFTER = shape("clock", "before"), shape("clock", "hour"), shape("clock", "after")
+_EARLY, _LATE, _TOWARDS = shape("clock", "early"), shape("clock", "late"), shape("clock", "towards")
+_MORE = shape("inexact", "after")
 
 
 @lru_cache(maxsize=8192)

@@ -18,10 +18,20 @@ from treadle.core.texts.documents import read_data
 
 @cache
 def lexicon(section: str) -> dict[str, Any]:
-    """Return a section of `grounding.toml` or `quantities.toml`."""
-    data = read_data(__package__, "quantities") | read_data(__package__, "grounding")
-    found: dict[str, Any] = data[section]
-    return found
+    """Return a section of `quantities.toml`, `grounding.toml` or `forms.toml`."""
+    files = [read_data(__package__, name) for name in ("quantities", "grounding", "forms")]
+    return next(data[section] for data in files if section in data)
+
+
+@cache
+def shape(section: str, name: str) -> re.Pattern[str]:
+    """Return a pattern of a section."""
+    return re.compile(lexicon(section)[name])
+
+
+def shapes(section: str, names: str) -> list[re.Pattern[str]]:
+    """Return the patterns of a section with these names, which spaces separate."""
+    return [shape(section, name) for name in names.split()]
 
 
 class QuantityKind(StrEnum):
@@ -57,8 +67,7 @@ class Quantity(Struct, frozen=True):
     is_ordinal: bool = False
     """True if it is a place in an order, such as `3rd`."""
     other: float | None = None
-    """Another reading: of a date whose day and month can be confused, or of a comma or point that separates
-    thousands or decimals."""
+    """Another reading: of a date or a separator that can be read in two ways."""
     clock: float | None = None
     """The reading of a number such as `6.40` as a time of day."""
     days: tuple[float, ...] = ()
@@ -116,8 +125,7 @@ _UNITS_IN_LABELS = {
 
 @cache
 def unit_of(name: str) -> tuple[str, float] | None:
-    """Return the dimension of a unit and its size; `None` if the unit is not known. The dimension of `l/min` is
-    `volume/time`."""
+    """Return the dimension of a unit, such as `volume/time`, and its size; `None` if it is not known."""
     if not name or name == "%":
         return None
     if (known := UNITS.get(name) or _UNITS_IN_LABELS.get(name.lower())) is not None:

@@ -1,5 +1,4 @@
-"""The filter of made-up statements: what a final answer states must be shown by what the conversation had
-before."""
+"""The filter of made-up statements: what a final answer states must be shown before it."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -269,8 +268,7 @@ class AskedSentence(Struct, frozen=True):
         return replace(said, text=sentence, sentence=f"{context} {sentence}".strip())
 
     def contexts(self, messages: Sequence[Message]) -> list[str]:
-        """Return the texts beside which the judge is asked, one after the other: none, the sentence before, the
-        request, and both."""
+        """Return the texts to show the judge: none, the sentence before, the request, and both."""
         before = self.findings[0].statement.before.rpartition("\n")[0].rpartition("\n")[2].strip()
         asked = [item.content for item in messages[: self.index] if item.role is Role.USER]
         request = next(reversed(asked), "").strip()

@@ -1,38 +1,17 @@
-"""The rules for counts: how many lines, rows and matches a file has, how many items a list has, and how many files
-there are."""
+"""The rules for counts: of the lines, rows and matches of a file, of the items of a list, of files."""
 
-import re
 from collections import Counter, defaultdict
 from itertools import accumulate, combinations, combinations_with_replacement
 
-from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind
-from treadle.datagen.quality.statements.doubts import SEEN, Doubt, DoubtKind, find_figures, shape
+from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, shape, shapes
+from treadle.datagen.quality.statements.doubts import SEEN, Doubt, DoubtKind, find_figures
 from treadle.datagen.quality.statements.evidence import FILE, Evidence, word_list
 from treadle.datagen.quality.statements.result_records import stem, stems_of
 from treadle.datagen.quality.statements.statements import AnswerStatement
 
-_COUNTED = re.compile(
-    r"(?i)\b(?<!all )(?<!the )(lines?|rows?|records?|entries|items|matches|files?)"
-    r"(?:,?\s(?:counted|count|with a match))?"
-    r"(?:\s(?:in|of|from)\s(?:the|this|that|your)\s(?:whole\s|entire\s)?(?:file|table|list|sheet|log|document))?"
-    r"(?:(?:,|\s(?:in|of|for|from))\s[\w./-]+\.\w{1,5})?(?:\s*+\([^()]{0,80}\))?"
-    r"(?:,\s(?:the\s)?(?:count|number|total))?"
-    r"[)`*]*\s*+(?:[|:=→–—]|->|-\s|(?:is|are|being)\s)\W*+$"
-)
-_ASKED = re.compile(
-    r"(?i)\bhow many (lines?|rows?|records?|entries|items|matches|files?)\b[^?!\n]{0,80}\?[^?!]{0,60}$"
-)
-_ANSWER_ALONE = re.compile(r"(?i)\W*+(?:in \W*[\w./-]+\.\w{1,5}\W+)?\w+(?:-\w+)?\W*+")
-"""A sentence that only answers the question before it."""
-_PLURAL = re.compile(r"\b[^\W\d_]{3,}s\b")
-_NUMBER_OF = re.compile(r"(?i)\A[\s*_`]*(?:is|are) the (?:number|count|total) of")
-_NOUN = re.compile(r"[\s*_`]*+((?:[^\W\d_]+ ){0,2}[^\W\d_]+)")
-_VERB = re.compile(r"(?i)\b(?:ha(?:s|ve)|is|are|w(?:as|ere)|of)\b")
-_HOLDING = re.compile(r"(?i)\b(?:occur|contain|match|mention|hold)")
-_PATH = re.compile(r"[\w./-]++")
-_TOGETHER = re.compile(r"(?i)\b(?:together|altogether|combined|both|across|all (?:the )?files)\b")
-_HIT = re.compile(r"\A[\w./-]++:\d++:")
-_LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
+_COUNTED, _ASKED, _ANSWER_ALONE, _PLURAL = shapes("count_forms", "counted asked answer_alone plural")
+_NUMBER_OF, _NOUN, _VERB, _HOLDING, _PATH = shapes("count_forms", "number_of noun verb holding path")
+_TOGETHER, _HIT, _LISTED = shapes("count_forms", "together hit listed")
 
 
 class CountRules:
@@ -45,8 +24,7 @@ class CountRules:
         """Check a number of lines, rows or matches of a file, or of the items of a list; `None` if it is none."""
         if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
             return None
-        after = statement.sentence[statement.place + len(statement.text) :]
-        before = statement.sentence[: statement.place]
+        before, after = statement.head, statement.rest
         if _ANSWER_ALONE.fullmatch(statement.sentence):
             question = next(reversed(statement.before.removesuffix(before).split("\n")[-2:-1]), "")
             before = f"{question} {before}" if question.rstrip(" *_").endswith("?") else before

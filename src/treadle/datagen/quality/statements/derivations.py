@@ -17,7 +17,7 @@ from msgspec import Struct
 from treadle.datagen.quality.figures.figure_reader import find_quantities, read_number
 from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, day_of
 from treadle.datagen.quality.statements.evidence import FILE, Evidence
-from treadle.datagen.quality.statements.result_records import Record, stems_of
+from treadle.datagen.quality.statements.result_records import Labels, Record, stems_of
 
 _MAX_GROUPS = 24
 _MAX_PAIRED = 40
@@ -169,9 +169,7 @@ class Figures:
         ]
         return chosen | {sum(numbers[:count]) for numbers in lines for count in (2, 3)}
 
-    def amounts(
-        self, labels: frozenset[frozenset[str]], *, is_strict: bool, is_difference: bool
-    ) -> Iterator[float]:
+    def amounts(self, labels: Labels, *, is_strict: bool, is_difference: bool) -> Iterator[float]:
         """Yield sums, means and products, and, with `is_difference`, differences. With `is_strict`, they are
         those of the groups that the statement chooses, if there are any, and of the columns with these
         `labels`."""
@@ -264,8 +262,7 @@ def _numbers(record: Record, *, has_lists: bool = True) -> list[float]:
 
 
 def _count_records(group: RecordGroup, sizes: Counter[int]) -> Iterator[float]:
-    """Yield how many records a group has: all, those of results with several records, and those of the same
-    form."""
+    """Yield how many records a group has: all, those of results with several, those of the same form."""
     yield float(len(group.records))
     if group.is_named:
         yield float(sum([sizes[record.source] > 1 for record in group.records]))
@@ -287,8 +284,7 @@ def _count_values(records: Sequence[Record]) -> Iterator[float]:
 
 
 def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[float]:
-    """Yield how many calls there were of each tool, how many results have the chosen records, and how many
-    records the calls were given."""
+    """Yield the numbers of calls of each tool, of results with the chosen records, of records in calls."""
     by_tool: Counter[tuple[str, bool]] = Counter([(item.call.name, item.is_error) for item in seen.calls])
     yield from map(float, by_tool.values())
     yield float(len({item.call.arguments for item in seen.calls if not item.is_error}))

@@ -1,21 +1,18 @@
 """What the rules can find out about a statement, and what they share."""
 
-import re
 from collections.abc import Iterator
 from enum import StrEnum
-from functools import cache
 
 from msgspec import Struct
 
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import Quantity, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import Quantity, shape, shapes, unit_of
 from treadle.datagen.quality.statements.evidence import Evidence, unit_stems
-from treadle.datagen.quality.statements.result_records import Cell, Record, stems_of
+from treadle.datagen.quality.statements.result_records import Cell, Labels, Record, stems_of
 from treadle.datagen.quality.statements.statements import AnswerStatement, clauses
 
-_ENTITY = re.compile(
-    r"(?:[A-Z][\w'’-]*(?:\s+(?=[A-Z]))?)+|\b(?=[\w.-]*\d)(?=[\w.-]*[a-z_])[\w.-]*\w|\b\w+(?:[_.-]\w+)+"
-)
+_ENTITY, _BREAK, _NOUN, _LETTERS, _CODE = shapes("doubt_forms", "entity break noun letters code")
+_BESIDE = shape("doubt_forms", "beside")
 
 
 class DoubtKind(StrEnum):
@@ -97,21 +94,8 @@ def rank(doubt: Doubt) -> int:
     return _RANKS[doubt.kind]
 
 
-_BREAK = re.compile(r"[;·•]|\.\s")
-_NOUN = re.compile(r"\A[\s*_`]+[^\W\d_]+")
-_LETTERS = re.compile(r"[^\W\d_]{2,}")
-_CODE = re.compile(r"\b[A-Za-z]{1,6}[-/.#]?\d")
-"""What looks like the code of a record."""
 _LABEL_REACH = 24
 """How many characters before and after a figure may have the other words of its label."""
-_BESIDE = re.compile(r"\(([^()]{1,80})\)")
-"""What stands in brackets after a clause."""
-
-
-@cache
-def shape(section: str, name: str) -> re.Pattern[str]:
-    """Return a pattern of `grounding.toml`."""
-    return re.compile(lexicon(section)[name])
 
 
 def entities_of(clause: str) -> list[frozenset[str]]:
@@ -133,8 +117,7 @@ def beside(statement: AnswerStatement) -> str:
 
 
 def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the words by which a statement says what it is about: of records, and of places. If its clause has
-    none, they are those of the clause before it."""
+    """Return the words of records and places in the clause of a statement, or else in the one before it."""
     clause = statement.clause + beside(statement)
     places = (stems_of(clause) & seen.places) - unit_stems()
     names = seen.call_words if places else frozenset[str]()
@@ -142,7 +125,7 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     if anchors or (places and _CODE.search(clause)):
         return anchors, places
     text = statement.before
-    if not shape("answers", "refers").search(statement.sentence):
+    if not statement.says("refers"):
         text = text.rpartition("\n")[2]
     earlier, _, here = text.rpartition("\n")
     names = frozenset().union(*entities_of(earlier))
@@ -154,9 +137,8 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     return above - seen.places - names, places
 
 
-def find_labels(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[frozenset[str]], bool]:
-    """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The flag
-    says whether it is alone."""
+def find_labels(seen: Evidence, statement: AnswerStatement) -> tuple[Labels, bool]:
+    """Return the labels that name a quantity, and whether it is alone in its clause; else those beside it."""
     item = statement.quantity
     assert item is not None
     is_row = statement.sentence.lstrip().startswith("|")
@@ -195,10 +177,7 @@ def is_in_label(seen: Evidence, text: str, start: int, end: int) -> bool:
 
 
 def find_rivals(
-    seen: Evidence,
-    labels: frozenset[frozenset[str]],
-    anchors: frozenset[str],
-    places: frozenset[str],
+    seen: Evidence, labels: Labels, anchors: frozenset[str], places: frozenset[str]
 ) -> list[Cell]:
     """Return the cells with quantities under some labels, in the records that a statement chooses."""
     return [

@@ -19,10 +19,19 @@ from msgspec.structs import replace
 from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.quality.exchanges import leaves_of
-from treadle.datagen.quality.figures.quantities import UNITS, Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import (
+    UNITS,
+    Quantity,
+    QuantityKind,
+    lexicon,
+    shape,
+    shapes,
+    unit_of,
+)
 from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.statements.result_records import (
     Cell,
+    Labels,
     Record,
     label_stems,
     read_records,
@@ -30,17 +39,8 @@ from treadle.datagen.quality.statements.result_records import (
     stems_of,
 )
 
-FILE = re.compile(r"(?<![\w.-])[\w.-]*+/[\w./-]*+|(?<![\w-])[\w-]++\.[a-z]\w{1,4}\b")
-"""What looks like a path or the name of a file."""
-_NUMBERS = re.compile(r"\b([a-zA-Z]\w*) = \[([\d., +-]+)\]")
-_CODE = re.compile(r"[\w#!№](?:[\w./#-]*\w)?")
-_AMONG = re.compile(lexicon("answers")["among"])
-_NAMED = re.compile(r"\b([^\W\d_]+) (?=[A-Z]{1,6}[-/.#]?\d)")
-"""What a record is called, before its code."""
-_PRINTED = re.compile(
-    r"print\(f?['\"]([\w ]{2,60}?)\s*[:=]\s*(?:['\"],\s*|\{)([^\n]{1,120}?)(?:\)|\}['\"]\))\s*(?:$|[;\n])"
-)
-"""A value that a program prints with its name."""
+FILE, _NUMBERS, _CODE, _NAMED, _PRINTED = shapes("evidence_forms", "file numbers code named printed")
+_AMONG = shape("answers", "among")
 _FUNCTIONS = {
     "max": ("order", "most"),
     "min": ("order", "least"),
@@ -61,6 +61,11 @@ class Occurrence(Struct, frozen=True):
     record: Record
     cell: Cell
 
+    @property
+    def unit(self) -> tuple[str, float] | None:
+        """The dimension and size of its unit, which may stand in another part of the cell."""
+        return unit_of(self.quantity.unit) or unit_of(self.cell.unit)
+
 
 class MadeCall(Struct, frozen=True):
     call: ToolCall
@@ -68,6 +73,10 @@ class MadeCall(Struct, frozen=True):
     is_error: bool
     is_repeated: bool = False
     """True if an earlier call gave the same result about the same things: it shows nothing more to count."""
+
+    def given(self) -> list[str]:
+        """Return the texts of its arguments."""
+        return [str(leaf) for leaf in leaves_of(self.call.parsed_or({}))]
 
 
 class Portion(Struct, frozen=True):
@@ -149,8 +158,7 @@ class Evidence:
         found: list[Record] = []
         for number, item in enumerate(self.calls):
             if not (item.is_error or item.is_repeated):
-                given = [str(leaf) for leaf in leaves_of(item.call.parsed_or({}))]
-                context = stems_of(" ".join([text for text in given if len(text) < 60]))
+                context = stems_of(" ".join([text for text in item.given() if len(text) < 60]))
                 found += read_records(number, item.result, context)
                 found += [
                     replace(record, source=-2 - number, context=record.context | context)
@@ -162,8 +170,7 @@ class Evidence:
     def _written(self, item: MadeCall) -> Iterator[str]:
         """Yield the contents of files that a successful call wrote, unless a result has them too."""
         if stems_of(item.call.name.replace("_", " ")) & _writing():
-            for leaf in leaves_of(item.call.parsed_or({})):
-                text = str(leaf)
+            for text in item.given():
                 if "\n" in text.strip() and not any(text.strip() in other.result for other in self.calls):
                     yield text
 
@@ -177,11 +184,7 @@ class Evidence:
     def given(self) -> list[list[Record]]:
         """Return the records of the arguments of each call that succeeded."""
         return [
-            [
-                record
-                for leaf in leaves_of(item.call.parsed_or({}))
-                for record in read_records(-1, str(leaf), frozenset())
-            ]
+            [record for text in item.given() for record in read_records(-1, text, frozenset())]
             for item in self.calls
             if not item.is_error
         ]
@@ -237,7 +240,7 @@ class Evidence:
     @cached_property
     def tables(self) -> list[list[Record]]:
         """Return the records of each result that have the same columns."""
-        found: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = defaultdict(list)
+        found: dict[tuple[int, Labels], list[Record]] = defaultdict(list)
         for record in self.records:
             found[record.source, record.columns].append(record)
         return list(found.values())
@@ -273,9 +276,7 @@ class Evidence:
             ]
         return shares
 
-    def named_labels(
-        self, text: str, kind: QuantityKind, *, is_full: bool = False
-    ) -> frozenset[frozenset[str]]:
+    def named_labels(self, text: str, kind: QuantityKind, *, is_full: bool = False) -> Labels:
         """Return the labels of cells with quantities of a kind that a text names: in full, or else by half, unless
         `is_full` is true.
 
@@ -310,7 +311,7 @@ class Evidence:
     @cached_property
     def _printed(self) -> dict[frozenset[str], str]:
         """Return the expressions whose values the code of calls printed, by the labels that it gave them."""
-        codes = [str(leaf) for item in self.calls for leaf in leaves_of(item.call.parsed_or({}))]
+        codes = [text for item in self.calls for text in item.given()]
         found = {label_stems(found[1]): found[2] for code in codes for found in _PRINTED.finditer(code)}
         return found if len(found) > 1 else {}
 
@@ -342,7 +343,7 @@ class Evidence:
         return {label: frozenset(units) for label, units in found.items()}
 
     @cached_property
-    def numbered(self) -> frozenset[frozenset[str]]:
+    def numbered(self) -> Labels:
         """Return the labels that have a number and words, such as that of `count below 50`."""
         labels = {plain_label(cell.label) for record in self.records for cell in record.cells}
         return frozenset([label for label in labels if len({word.isdigit() for word in label}) == 2])
@@ -350,7 +351,7 @@ class Evidence:
     @cached_property
     def subject_numbers(self) -> frozenset[str]:
         """Return the numbers that calls were given as a whole argument: they name what is asked about."""
-        given = [str(leaf) for item in self.calls for leaf in leaves_of(item.call.parsed_or({}))]
+        given = [text for item in self.calls for text in item.given()]
         return frozenset([leaf for leaf in given if leaf.isdigit()])
 
     @cached_property
@@ -421,8 +422,7 @@ class Evidence:
         return _index(self.told_records)
 
     def sightings(self, kind: QuantityKind, low: float, high: float, *, is_told: bool) -> list[Occurrence]:
-        """Return where quantities of a kind from `low` to `high` were seen, without regard to the sign: in
-        results, or in what was told."""
+        """Return where sizes of a kind from `low` to `high` were seen: in results, or in what was told."""
         values, items = (self._told if is_told else self._own).get(kind, ([], []))
         return items[bisect_left(values, low) : bisect_left(values, high)]
 

@@ -7,7 +7,7 @@ from itertools import permutations
 from msgspec.structs import replace
 
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, unit_of
+from treadle.datagen.quality.figures.quantities import Quantity, QuantityKind, shape, shapes, unit_of
 from treadle.datagen.quality.statements.count_rules import CountRules
 from treadle.datagen.quality.statements.derivations import Figures, solve_equations
 from treadle.datagen.quality.statements.doubts import (
@@ -19,7 +19,6 @@ from treadle.datagen.quality.statements.doubts import (
     find_labels,
     is_in_label,
     rank,
-    shape,
     show_record,
 )
 from treadle.datagen.quality.statements.evidence import (
@@ -30,7 +29,7 @@ from treadle.datagen.quality.statements.evidence import (
     word_list,
     words_of,
 )
-from treadle.datagen.quality.statements.result_records import stem, stems_of
+from treadle.datagen.quality.statements.result_records import Labels, stem, stems_of
 from treadle.datagen.quality.statements.sightings import (
     doubt_rival,
     find_sightings,
@@ -41,25 +40,17 @@ from treadle.datagen.quality.statements.sightings import (
 )
 from treadle.datagen.quality.statements.statements import AnswerStatement
 
-_NEAREST = re.compile(r"(?i)\bnearest\s+$")
-"""What stands before a step of rounding, as in `to the nearest ten`."""
-_OF = re.compile(r"[\s*_`]*+of (?:the|all|its|these|those|them)\b")
-_SIGNED = re.compile(r"[\w#]++(?:[-./:_–][\w#]++)++")
-_CAPITAL_BEFORE, _CAPITAL_AFTER = re.compile(r"([A-Z][\w'’-]+)\s\Z"), re.compile(r"\s([A-Z][\w'’-]+)")
-_ROW = re.compile(r"[^\s,;]*+(?:[,;][^\s,;]++){2,}")
-_UNIT_BEFORE = re.compile(r"(?:\bin\s|[(\[])([^\s()\[\]:=|]{1,16})[)\]]?\W*(?:[a-z]+\W)?$")
-_WORD_BEFORE = re.compile(r"([^\W\d_]+) \Z")
-_ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
-_SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
-_UNREAD_BEFORE, _UNREAD_AFTER = re.compile(r"\d[^\w+*=-][€$£]?$"), re.compile(r"\s?\(?[±…]|[^\w\s:;)-]?\d")
-"""What stands beside a figure that is only a part of another."""
+_NEAREST, _OF, _SIGNED, _CAPITAL_BEFORE = shapes("quantity_forms", "nearest of signed capital_before")
+_CAPITAL_AFTER, _ROW, _UNIT_BEFORE = shapes("quantity_forms", "capital_after row unit_before")
+_WORD_BEFORE, _ITEMS, _SEPARATOR = shapes("quantity_forms", "word_before items separator")
+_UNREAD_BEFORE, _UNREAD_AFTER = shapes("quantity_forms", "unread_before unread_after")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
 
 def _with_unit(statement: AnswerStatement, item: Quantity) -> Iterator[Quantity]:
     """Yield a number with the unit that its name has, as in `Weight in grams: 40`."""
-    found = _UNIT_BEFORE.search(statement.sentence[: statement.place])
+    found = _UNIT_BEFORE.search(statement.head)
     if found is not None and not item.unit and unit_of(found[1]) is not None:
         half = 0.5 if item.value == int(item.value) else 0.0  # else it is as exact as its digits
         low, high = min(item.low, item.value - half), max(item.high, item.value + half)
@@ -86,7 +77,7 @@ class QuantityRules:
         is_word = statement.text.isalpha() and item.kind is QuantityKind.TIME
         if (
             self._is_in_name(statement)
-            or _NEAREST.search(statement.sentence[: statement.place])
+            or _NEAREST.search(statement.head)
             or (is_word and stem(statement.text.lower()) in self._seen.stems)
         ):
             return SEEN
@@ -186,9 +177,7 @@ class QuantityRules:
             return self._note(item)
         known = labels or seen.named_labels(statement.sentence, item.kind, is_full=True)
         way = self._derive(statement, item, (anchors, places, known), is_strict=bool(own))
-        is_reckoned = any(
-            shape("answers", name).search(statement.sentence) for name in ("differs", "aggregate")
-        )
+        is_reckoned = statement.says("differs") or statement.says("aggregate")
         is_days = (unit_of(item.unit) or ("", 0.0))[1] >= 86400
         is_long = item.value >= 1000 or item.value != int(item.value)  # no sum equals it by chance
         is_found = own or is_days or (way and is_reckoned and not is_long)
@@ -241,14 +230,13 @@ class QuantityRules:
         is_chosen = any(where) or len(self._seen.records) == 1
         if not is_chosen or not is_at(place, *where):
             return False
-        unit = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
         others = [
             other
             for cell in place.record.cells
             for other in cell.quantities
-            if other.kind is item.kind and (unit_of(other.unit) or unit_of(cell.unit)) == unit
+            if other.kind is item.kind and Occurrence(other, place.record, cell).unit == place.unit
         ]
-        is_only = len(others) == 1 and (unit is not None or item.kind is not QuantityKind.NUMBER)
+        is_only = len(others) == 1 and (place.unit is not None or item.kind is not QuantityKind.NUMBER)
         words = words_of(statement.clause, item.kind)
         if item.kind is not QuantityKind.NUMBER and is_opposite(place.cell.label, words):
             return False
@@ -263,8 +251,8 @@ class QuantityRules:
 
     def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
-        after = statement.sentence[statement.place + len(statement.text) :]
-        if item.kind is QuantityKind.NUMBER and 0 < item.value < 1 and not item.unit and _OF.match(after):
+        is_part = item.kind is QuantityKind.NUMBER and 0 < item.value < 1 and not item.unit
+        if is_part and _OF.match(statement.rest):
             item = replace(item, kind=QuantityKind.SHARE)
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if not is_share and item.whole is None:
@@ -305,16 +293,14 @@ class QuantityRules:
             return Doubt(DoubtKind.UNCOUNTED, "cannot be counted")
         return Doubt(DoubtKind.UNLIKE, f"is not right: it is {sole[0].part:g} of {sole[0].whole:g}")
 
-    def _clashes(
-        self, item: Quantity, *, is_told: bool, labels: frozenset[frozenset[str]] | None = None
-    ) -> bool:
+    def _clashes(self, item: Quantity, *, is_told: bool, labels: Labels | None = None) -> bool:
         """Return whether the number was seen with another unit only; if there are `labels`, under one of them."""
         unit = unit_of(item.unit)
         if unit is None or item.kind is not QuantityKind.NUMBER:
             return False
         low, high = item.low, item.high + 1e-9
         units = [
-            unit_of(place.quantity.unit) or unit_of(place.cell.unit)
+            place.unit
             for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told)
             if labels is None or place.cell.label in labels
         ]
@@ -329,7 +315,7 @@ class QuantityRules:
         self,
         statement: AnswerStatement,
         item: Quantity,
-        where: tuple[frozenset[str], frozenset[str], frozenset[frozenset[str]]],
+        where: tuple[frozenset[str], frozenset[str], Labels],
         *,
         is_strict: bool,
     ) -> str:
@@ -357,7 +343,7 @@ class QuantityRules:
                 size = 1.0 if item.kind is QuantityKind.SHARE else 100.0
                 if any(item.low <= one * size <= item.high for one in figures.shares()):
                     return "share"
-                if item.unit == "%" and shape("answers", "aggregate").search(statement.sentence):
+                if item.unit == "%" and statement.says("aggregate"):
                     whole = replace(item, unit="")
                     if self._is_amount(figures, statement, whole, labels, is_strict=is_strict):
                         return "amount"
@@ -386,12 +372,10 @@ class QuantityRules:
                 choices.append(self._seen.anchors(statement.before.rpartition("\n")[0].rpartition("\n")[2]))
         elif not is_strict and not any(names & anchors for names in entities_of(statement.clause)):
             choices.append(told)
-        if shape("answers", "aggregate").search(statement.sentence):
+        if statement.says("aggregate"):
             choices.append(self._seen.anchors(statement.sentence))
-        after = statement.sentence[statement.place + len(statement.text) :]
-        if shape("answers", "whole").search(statement.sentence[: statement.place]) or shape(
-            "answers", "of_files"
-        ).match(after):
+        is_whole = shape("answers", "whole").search(statement.head)
+        if is_whole or shape("answers", "of_files").match(statement.rest):
             choices += [frozenset(), told]
         return choices
 
@@ -402,7 +386,7 @@ class QuantityRules:
             for other in find_quantities(statement.sentence)
             if other.start != statement.place and other.kind is QuantityKind.NUMBER and not other.unit
         }
-        times |= {2.0} if shape("answers", "doubled").search(statement.sentence) else set()
+        times |= {2.0} if statement.says("doubled") else set()
         return (item.value > _MAX_COUNT or (2.0 in times and item.value > 2)) and any(
             2 <= one <= 20
             and one == int(one)
@@ -413,10 +397,8 @@ class QuantityRules:
         )
 
     def _count_named(self, statement: AnswerStatement) -> set[float] | None:
-        """Return how many records have the word after a number as a label or a value; `None` if it is no word of
-        the records."""
-        after = statement.sentence[statement.place + len(statement.text) :]
-        noun = shape("answers", "counted").match(after)
+        """Return how many records have the word after a number; `None` if it is no word of the records."""
+        noun = shape("answers", "counted").match(statement.rest)
         name = stem(noun[1].lower()) if noun else ""
         count = self._seen.frequency[name]
         if name not in self._seen.labels:
@@ -427,32 +409,25 @@ class QuantityRules:
         }
 
     def _find_figure(
-        self,
-        figures: Figures,
-        statement: AnswerStatement,
-        item: Quantity,
-        labels: frozenset[frozenset[str]],
-        *,
-        is_strict: bool,
+        self, figures: Figures, statement: AnswerStatement, item: Quantity, labels: Labels, *, is_strict: bool
     ) -> str:
         """Return how a quantity follows from the figures of some records; empty if it does not."""
         value, unit = abs(item.value), unit_of(item.unit)
         is_whole = value == int(value)
-        is_total = shape("answers", "aggregate").search(statement.sentence) is not None
+        is_total = statement.says("aggregate")
         is_degree = unit is not None and unit[0] in ("celsius", "fahrenheit") and not is_total
         if is_degree or (is_whole and 1900 <= value <= 2100 and unit is None and not is_total):
             return "sum" if value in figures.listed_sums else ""
-        is_difference = shape("answers", "differs").search(statement.sentence) is not None
+        is_difference = statement.says("differs")
         if unit is not None and unit[0] == "time":
             minutes = unit[1] / 60
             near = max(0.06, 0.5 if unit[1] >= 604800 else 0.0)
             low, high = min(item.low, value - near) * minutes, max(item.high, value + near) * minutes
-            is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
-            if any(low <= span <= high for span in figures.spans(is_wide=is_wide)):
+            if any(low <= span <= high for span in figures.spans(is_wide=is_difference or is_total)):
                 return "" if is_reversed(self._seen, statement) else "span"
             if is_whole and unit[1] >= 86400 and value in figures.counts():
                 return "count"
-        is_mean = shape("answers", "mean").search(statement.sentence) is not None
+        is_mean = statement.says("mean")
         named = self._count_named(statement) if is_whole and unit is None else None
         if value in (named or ()):
             return "named"
@@ -460,23 +435,16 @@ class QuantityRules:
             columns = figures.amounts(labels, is_strict=True, is_difference=is_difference)
             if any(abs(abs(one) - value) <= 0.5 for one in columns):
                 return "column"
-            after = statement.sentence[statement.place + len(statement.text) :]
-            noun = shape("answers", "counted").match(after)
+            noun = shape("answers", "counted").match(statement.rest)
             if is_strict or noun is None or any(stem(noun[1].lower()) in label for label in labels):
                 return ""
         counts = figures.counts() if is_whole and unit is None else set()
         if value in counts if named is None else value in named | figures.named_counts:
             return "named" if value in figures.named_counts else "count"
-        if (
-            is_whole
-            and shape("answers", "sizes").search(statement.sentence)
-            and value in figures.text_sizes()
-        ):
+        if is_whole and statement.says("sizes") and value in figures.text_sizes():
             return "size"
         if is_whole and value <= _MAX_COUNT and not item.is_about and unit is None and not is_mean:
-            is_sum = shape("answers", "aggregate").search(statement.sentence) is not None
-            figured = figures.sums() if figures.is_chosen or is_sum else set()
-            if value in figured:
+            if (figures.is_chosen or is_total) and value in figures.sums():
                 return "sum"
             return "gap" if is_difference and value in figures.gaps() else ""
         if labels and item.is_about and not (is_total or is_mean or is_difference):
@@ -484,19 +452,13 @@ class QuantityRules:
         return "amount" if self._is_amount(figures, statement, item, labels, is_strict=is_strict) else ""
 
     def _is_amount(
-        self,
-        figures: Figures,
-        statement: AnswerStatement,
-        item: Quantity,
-        labels: frozenset[frozenset[str]],
-        *,
-        is_strict: bool,
+        self, figures: Figures, statement: AnswerStatement, item: Quantity, labels: Labels, *, is_strict: bool
     ) -> bool:
         """Return whether a quantity is a sum, mean, product or difference."""
         value, unit = abs(item.value), unit_of(item.unit)
         is_whole = value == int(value)
-        is_difference = shape("answers", "differs").search(statement.sentence) is not None
-        is_mean = shape("answers", "mean").search(statement.sentence) is not None
+        is_difference = statement.says("differs")
+        is_mean = statement.says("mean")
         slack = max(value - item.low, item.high - value)
         exact = slack if item.is_about or not is_whole or unit is not None else 1e-6
         if is_whole and is_mean:
@@ -507,7 +469,7 @@ class QuantityRules:
             own = {size for sizes in self._seen.units.values() for other, size in sizes if other == unit[0]}
             scales += [unit[1] / size for size in sorted(own)]
             scales += [unit[1], unit[1] * 1000] if unit[0] in ("data", "time") else []
-        elif shape("answers", "yearly").search(statement.sentence):
+        elif statement.says("yearly"):
             scales += [1 / 12]
             if any(self._seen.sightings(QuantityKind.NUMBER, low / 12, high / 12, is_told=False)):
                 return True

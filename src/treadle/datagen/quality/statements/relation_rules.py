@@ -5,17 +5,16 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import QuantityKind, lexicon, shape, shapes, unit_of
 from treadle.datagen.quality.languages import WORDS
-from treadle.datagen.quality.statements.doubts import SEEN, Doubt, DoubtKind, entities_of, shape, show_record
+from treadle.datagen.quality.statements.doubts import SEEN, Doubt, DoubtKind, entities_of, show_record
 from treadle.datagen.quality.statements.evidence import FILE, Evidence, plain, plain_label, word_list
-from treadle.datagen.quality.statements.result_records import Cell, Record, stem, stems_of
+from treadle.datagen.quality.statements.result_records import Cell, Labels, Record, stem, stems_of
 from treadle.datagen.quality.statements.statements import AnswerStatement, glue
 
-_NO_VALUE = re.compile(r"[=:|]\W*((?:no|without|not|missing|none) [^\W\d_]+)\W*$")
-"""A value that denies something, such as `no shed`."""
-_PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists|reads|er)\b)")
-_QUOTED = re.compile(r"[“\"«][^“”\"«»\n]++[”\"»]")
+_NO_VALUE, _PAIR, _QUOTED, _ITEM, _NUMBER = shapes("relation_forms", "no_value pair quoted item number")
+_CODE, _OF_CODE, _IS_SHORT_NO, _CONDITION = shapes("relation_forms", "code of_code is_short_no condition")
+_PATH, _QUALITY = shapes("relation_forms", "path quality")
 _FLAGS = {
     stem(said): stem(meant)
     for said, meant in (
@@ -23,12 +22,6 @@ _FLAGS = {
     )
 }  # fmt: skip
 """How the values of flags are said."""
-_ITEM = re.compile(r",\s(?:and\s|or\s|og\s)?|\s(?:and|&|og)\s|;\s|\s[·/+]\s")
-_NUMBER = re.compile(r"(?<![\w.,])\d+(?![\w%]|[.,]\d)")
-"""A whole number that stands alone, and may be the code of a record too."""
-_CODE = re.compile(r"\b(?=[\w/.-]*[^\W\d_])(?=[\w/.-]*\d)[\w/.-]+")
-"""The code of a record, such as `TL2181`."""
-_OF_CODE = re.compile(r"\b(?:of|for|in|at|on|from|to|with)\s(?:[^\W\d_]+\s){0,3}\W?([\w/.-]*\d[\w/.-]*)")
 _MOST_SAID = 4
 """How many words besides the name of a column a sentence has that gives its value."""
 _EMPTY = ("", "null", "none", "no", "false", "n/a", "0")
@@ -37,16 +30,8 @@ _BY = frozenset(("by",))
 """The word without which a text does not name a column such as `brewed_by`: `brewing B-77` does not."""
 _MOST_NEW = 2
 """How many words of a sentence that says that a field is missing may be new."""
-_IS_SHORT_NO = re.compile(r"(?i)\W*(?:no|not for [^.,;:]{3,40})\W*$")
-"""The answer to a question that a sentence before asks."""
-_CONDITION = re.compile(r"(?i)\b(?:if|in case|should|unless)\b")
 _LONG = 4
 """The length of words from which on they may be parts of others."""
-_PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
-
-
-_QUALITY = re.compile(r"(?i)\b(?:is|are|was|were) the most (?!expensive)([^\W\d]+)\b(?! [^\W\d])")
-"""A quality that nothing counts, as in `is the most urgent`."""
 
 
 class RelationRules:
@@ -118,9 +103,9 @@ class RelationRules:
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
         """Check a share in words, such as `most of`, by counting the records that have the value."""
         end = statement.place + len(statement.text)
-        rest = f"{statement.sentence[: statement.place]}{' ' * len(statement.text)}{statement.sentence[end:]}"
+        rest = f"{statement.head}{' ' * len(statement.text)}{statement.sentence[end:]}"
         found = self._seen.portions(rest, statement.place, has_sums=False)
-        is_denied = statement.sentence[: statement.place].lower().endswith(("not ", "ikke "))
+        is_denied = statement.head.lower().endswith(("not ", "ikke "))
         if any(_fits(statement.topic, item.part, item.whole) is not is_denied for item in found):
             return SEEN
         for item in found:
@@ -401,13 +386,13 @@ class RelationRules:
         codes = stems_of(" ".join(re.findall(r"\S*\d\S*", sentence)))
         if anchors <= codes:  # a code may only say where the first one is
             anchors = seen.anchors(sentence) - codes - seen.subjects or anchors
-        after = _OF_CODE.findall(statement.sentence[statement.place + len(statement.text) :].lower())
+        after = _OF_CODE.findall(statement.rest.lower())
         if all(re.search(r"\d", name) for name in anchors) and anchors <= stems_of(" ".join(after)):
             return SEEN  # it names a field of one thing, and no winner
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
         if not keys or len(seen.records) < 2 or self._has_letter(statement.sentence):
             return SEEN
-        sources: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = {}
+        sources: dict[tuple[int, Labels], list[Record]] = {}
         for record in seen.records:
             sources.setdefault((record.source, frozenset(cell.label for cell in record.cells)), []).append(
                 record
@@ -469,7 +454,7 @@ def _label_of(record: Record, name: str) -> frozenset[str]:
     return next((cell.label for cell in record.cells if name in cell.stems), frozenset())
 
 
-def _firsts(records: list[Record], topic: str, labels: frozenset[frozenset[str]]) -> Iterator[list[Record]]:
+def _firsts(records: list[Record], topic: str, labels: Labels) -> Iterator[list[Record]]:
     """Yield the records that are first by some column: by one with one of the labels, if they have any."""
     if topic in ("first", "last"):
         yield [records[0] if topic == "first" else records[-1]]
@@ -508,9 +493,7 @@ def _moment(record: Record) -> tuple[float, ...]:
     return (years[0], 0.0, 0.0) if years else (0.0, 0.0, 0.0)
 
 
-def _group_firsts(
-    records: list[Record], topic: str, named: frozenset[frozenset[str]]
-) -> Iterator[frozenset[str]]:
+def _group_firsts(records: list[Record], topic: str, named: Labels) -> Iterator[frozenset[str]]:
     """Yield the words whose records have the largest or smallest sum of a column, or are most or fewest."""
     if topic not in ("most", "least"):
         return

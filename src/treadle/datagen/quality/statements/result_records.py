@@ -15,24 +15,13 @@ from msgspec.structs import replace
 from treadle.core.texts.json_text import is_deep
 from treadle.core.types import Json
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import Quantity
+from treadle.datagen.quality.figures.quantities import Quantity, shapes
 
-_WORD = re.compile(r"[^\W_]++(?:[-_.@'’][^\W_]++)*+")
-_PART = re.compile(r"[-_.@'’]")
-_CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
-_ENDING = re.compile(r"(?:['’]s|ies|ing|ed|es|s)$")
-_FIELD = re.compile(
-    r"^[^\S\n]*+(?:[-*][^\S\n]++)?(?P<key>(?![^:=]*\d{4})"
-    r"[^\W\d][\w.-]{0,40}(?: [\w.-]{1,30}){0,4})\s*[:=]\s*(?P<value>\S.*)?$"
-)
+_WORD, _PART, _CAMEL, _ENDING, _FIELD, _NAME = shapes("record_forms", "word part camel ending field name")
+_INLINE, _HEADING, _TAG, _WORD_END = shapes("record_forms", "inline heading tag word_end")
+Labels = frozenset[frozenset[str]]
 _BOX = {"[ ]": "open", "[x]": "done", "[X]": "done"}
-_NAME = re.compile(r"^\s*[#\[>]|[.!?:=]\s*$|[:=]\s|\d{4}")
-"""What the name of a column has not."""
-_INLINE = re.compile(r"(?<!\S)([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S+)")
-_HEADING = re.compile(r"^\s*(?:#{1,6}\s+|\[)([^\]#\n]{1,80})\]?\s*$")
-_TAG = re.compile(r"<[^<>]{1,200}>")
 _LINES: msgspec.json.Decoder[Json] = msgspec.json.Decoder()
-_WORD_END = re.compile(r"[_ (]")
 _MAX_LINES = 2000
 """The largest number of lines that are read as records. Of longer results only the words are known."""
 _MAX_KEPT = 400
@@ -60,11 +49,11 @@ class Record(Struct, frozen=True, eq=False):
     """The stems of the words of its values."""
     context: frozenset[str] = frozenset()
     """The stems of headings above it, and of the call that gave it."""
-    columns: frozenset[frozenset[str]] = frozenset()
+    columns: Labels = frozenset()
     """The labels of the table or list that it is a part of, also of cells that it leaves empty."""
 
     @property
-    def labels(self) -> frozenset[frozenset[str]]:
+    def labels(self) -> Labels:
         return frozenset([cell.label for cell in self.cells])
 
 
@@ -153,7 +142,7 @@ def _read_json(value: Json, context: frozenset[str] = _NOTHING, path: str = "") 
 def _align(records: list[Record]) -> Iterator[Record]:
     """Yield the records of a list, with the labels of all of them that begin like them: each may leave cells out.
     Those with a text without a label, such as lines of a log, have only their own."""
-    columns: dict[frozenset[str], frozenset[frozenset[str]]] = {}
+    columns: dict[frozenset[str], Labels] = {}
     for record in records:
         if not record.columns and _NOTHING not in record.labels:
             first = record.cells[0].label

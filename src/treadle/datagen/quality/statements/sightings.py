@@ -5,17 +5,24 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from treadle.datagen.quality.figures.quantities import SIZES, Quantity, QuantityKind, day_of, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import (
+    SIZES,
+    Quantity,
+    QuantityKind,
+    day_of,
+    lexicon,
+    shape,
+    unit_of,
+)
 from treadle.datagen.quality.statements.doubts import (
     Doubt,
     DoubtKind,
     find_anchors,
     find_labels,
     find_rivals,
-    shape,
 )
 from treadle.datagen.quality.statements.evidence import Evidence, Occurrence, plain_label, word_list, words_of
-from treadle.datagen.quality.statements.result_records import Cell, stems_of
+from treadle.datagen.quality.statements.result_records import Cell, Labels, stems_of
 from treadle.datagen.quality.statements.statements import AnswerStatement
 
 
@@ -47,8 +54,7 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
         return
     unit = unit_of(item.unit)
     for place in seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
-        theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-        is_same = unit in (None, theirs) or theirs is None
+        is_same = unit is None or place.unit in (None, unit)
         if is_same or item.unit.replace("/", "").lower() == place.cell.unit.lower():
             yield place
     if unit is not None:
@@ -75,8 +81,7 @@ def find_sightings(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator
 
 
 def _numbered(seen: Evidence, item: Quantity, *, is_told: bool) -> Iterator[Occurrence]:
-    """Yield where the number of a week or day of a year was seen: as such a number, in a column of weeks or days,
-    or in a date."""
+    """Yield where the number of a week or day was seen: as such, in a column of these, or in a date."""
     for place in seen.sightings(QuantityKind.DATE, 0.0, 1300.0, is_told=is_told):
         other, day = place.quantity, day_of(place.quantity)
         number = other.value if other.unit == item.unit else None
@@ -109,7 +114,7 @@ def _converted(
     if dimension in _ZEROS:
         ends = sorted([_to_celsius(end if item.value >= 0 else -end, dimension) for end in (low, high)])
         for place in seen.sightings(QuantityKind.NUMBER, 0.0, 1e4, is_told=is_told):
-            theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
+            theirs = place.unit
             if theirs is None or theirs[0] not in _ZEROS or theirs == unit:
                 continue
             if ends[0] - 0.3 <= _to_celsius(place.quantity.value, theirs[0]) <= ends[1] + 0.3:
@@ -124,12 +129,8 @@ def _converted(
     for scale, size in scales:
         ends = [low * scale * (1 - 1e-3), high * scale * (1 + 1e-3)]
         for place in seen.sightings(QuantityKind.NUMBER, *ends, is_told=is_told):
-            theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-            if (
-                theirs == (dimension, size)
-                or (theirs is None and dimension != "time")
-                or dimension == "speed"
-            ):
+            is_unnamed = place.unit is None and dimension != "time"
+            if place.unit == (dimension, size) or is_unnamed or dimension == "speed":
                 yield place
 
 
@@ -177,7 +178,7 @@ def is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) ->
     return not left or bool(left & record.stems)
 
 
-def has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:
+def has_label(place: Occurrence, labels: Labels) -> bool:
     """Return whether a value was seen in one of some columns, or in none that has a name."""
     return not labels or not place.cell.label or place.cell.label in labels
 
@@ -214,8 +215,7 @@ def _is_share(cell: Cell) -> bool:
 
 
 def is_reversed(seen: Evidence, statement: AnswerStatement) -> bool:
-    """Return whether a sentence puts two moments of a record in the wrong order, as in `from the end until the
-    start`."""
+    """Return whether a sentence puts two moments in the wrong order: `from the end until the start`."""
     found = shape("answers", "order_of_moments").search(statement.sentence)
     if found is None:
         return False

@@ -14,14 +14,13 @@ from math import exp
 import msgspec
 
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.figures.quantities import QuantityKind, lexicon, shape, shapes, unit_of
 from treadle.datagen.quality.statements.doubts import (
     Doubt,
     DoubtKind,
     find_anchors,
     find_labels,
     find_rivals,
-    shape,
 )
 from treadle.datagen.quality.statements.evidence import Evidence, plain_label
 from treadle.datagen.quality.statements.matches import Matches
@@ -35,10 +34,7 @@ from treadle.datagen.quality.statements.statements import (
     words_in,
 )
 
-_CAPITAL = re.compile(r"\s+[^\W\d_a-zæøåäöü][\w'’-]*\w")
-_AFTER_CAPITAL = re.compile(r"(?:^|\s)[^\W\d_a-zæøåäöü][\w'’-]*\W*$")
-_FIRST = re.compile(r"[^\W\d_]+")
-_NOUN = re.compile(r"[\s*_`|]*+([^\W\d]+)")
+_CAPITAL, _AFTER_CAPITAL, _FIRST, _NOUN = shapes("feature_forms", "capital after_capital first noun")
 _FIGURES = (StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH, StatementKind.NAME)
 _UNREAD = (DoubtKind.UNREAD, DoubtKind.UNNAMED)
 _TEXTS = (StatementKind.PATH, StatementKind.IDENTIFIER, StatementKind.TEXT)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import UNITS, Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.figures.quantities import UNITS, Quantity, QuantityKind, lexicon, shape, shapes
 from treadle.datagen.quality.languages import WORDS, is_german, pattern, word_lists
 from treadle.datagen.quality.statements.result_records import stem, stems_of
 
@@ -63,99 +63,38 @@ class AnswerStatement(Struct, frozen=True):
     is_advice: bool = False
     """True if the sentence looks like advice, an offer or a plan."""
 
+    @property
+    def head(self) -> str:
+        """The part of the sentence in front of the text."""
+        return self.sentence[: self.place]
 
-@cache
-def _shape(section: str, name: str) -> re.Pattern[str]:
-    return re.compile(lexicon(section)[name])
+    @property
+    def rest(self) -> str:
+        """The part of the sentence behind the text."""
+        return self.sentence[self.place + len(self.text) :]
+
+    def says(self, name: str) -> bool:
+        """Return whether the sentence has a form of answers, such as `aggregate`."""
+        return shape("answers", name).search(self.sentence) is not None
 
 
 _PATH, _SYMBOL, _QUOTED, _ANSWER = [
     pattern("answers", name) for name in ("path", "symbol", "quoted", "answer")
 ]
-_START = _shape("answers", "start")
-_PHONE = re.compile(
-    r"(?!\d{1,3}(?: \d{3})+(?![ \d]))(?<![\w.,])"
-    r"\+?\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}(?![\w%]|[.,]\d|\s?[€$%])(?<=\d)"
-)
-_CALL = re.compile(r"\w\([^()]*+\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
-_COUNT_OF = re.compile(r"\d{1,3}/\d{1,3}")
-"""A part of a whole, which looks like a path."""
-_ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
-_LETTERS = re.compile(r"[^\W\d_]+")
-_LETTER = re.compile(r"[\w¤]")
-_DIGIT, _POINT = re.compile(r"\d"), re.compile(r"[/.]\w")
-_SIGN = re.compile(r"[\d@_]|https?:|[a-z][A-Z]")
-_FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
-_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_KEY = re.compile(r"[^:=\n]{0,40}(?::?=|→)")
-"""What stands after the name of a value in a log or a settings file."""
-_CODE_NEXT = re.compile(r"[A-Z]{1,8}[-/.#]?\d")
-"""What follows `no.` if it is the code of a record."""
-_BESIDE_FIGURES = re.compile(
-    r"(?i)(?:[\W_]|\b(?:of|out|the|about|approx|ca|circa|roughly|around|some|nearly|almost|as|good|well|to|or|so|thereabouts|and|just|under|over)\b)*+"
-)
-"""What a text of figures has besides them."""
-_FIELD = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,4}(?: \([^()]{1,40}\))?")
-_FIELD_AFTER = re.compile(r"\s(?:is|was|are|were|has|reads|shows|says)\b|\s\|")
-"""What stands after the name of a field."""
-_CELL = re.compile(r"</?\w[^<>\n]{0,80}>")
-_NOTE = re.compile(r"\[\^\w{1,8}\]|[\d#*]\ufe0f?\u20e3")
-"""Marks of footnotes, and digits in boxes."""
-_LIST_MARK = re.compile(
-    r"(?m)((?:^[^\S\n]*+|(?<=[.!?]\s)(?!\d{3}|\d++\.\s*+$))(?:(?:[-*•>|]|\#{1,6})\s)*+)"
-    r"(?:0\d\d|\d+[.)]{1,2}|\d{1,2}[:/°º]|[§¶#]\s?\d{1,2}[.:)]?|"
-    r"(?:No|Nr|Step|Point|Item|Fact|Punkt)\.?\s\d{1,2}\s?[:.)]|"
-    r"[QA]\d?\d?[.:)]|(?:INFO|DEBUG|WARN|export|const)\b:?|[(\[][\w ]{1,3}[)\]])\s"
-)
-_OUTLINE = re.compile(
-    r"(?m)((?:^[^\S\n]*+|(?<=[.!?;:]\s))(?:(?:[-*•>|]|\#{1,6})\s)*+)(?P<mark>\d{1,2}(?:\.\d{1,2}){1,3})[.)]?\s++"
-    r"(?P<next>[^\W\d_]+|\S)"
-)
-"""The number of a part of an outline, such as `2.1`, and what follows it."""
-_NESTED = re.compile(
-    r"(?m)^([^\S\n]*+)(\S[^\n]{0,78}[^\s.!?:,;|])\n\1[^\S\n]{1,8}(?:[-*•+]\s)?([^\s|][^\n]{0,79})$(?!\n[^\S\n]+[-*•+]\s)"
-)
-"""A line with the only item of a list below it, such as a name with its value."""
-_NAMED = re.compile(r"(?<![\w./@:`-])[A-Za-z][a-z]*(?:_(?:[a-z]++|\d++))++(?![\w/@(`-]|\.\w)")
-"""Words that are joined as in the name of a variable."""
-_LEADER = re.compile(r"(?<=\S)[^\S\n]*+(?:\.{4,}|(?:\s\.){4,}|_{4,}|…{2,}|·{4,})[^\S\n]*+(?=\S)")
-"""The dots between a name and its value."""
-_ROW = re.compile(r"(?m)^([^\W\d_][^;\n]{1,60});(?=[^;\n]{1,60}$)")
-"""The name in a row of a name and a value, with the sign between them."""
-_WIDE_MARK = re.compile(r"(?m)^([^\S\n]*+\d{1,2})[、．][^\S\n]*+")
-_BLOCK = re.compile(r"(?m)^>[^\S\n]*+(?=\S)")
-"""What begins a line of a quotation. Many such lines are a layout, and quote nothing."""
-_TIGHT = re.compile(r"(?<=\|)(?=[^\s|:-])")
-_PAIRED = re.compile(
-    r"""(?m)^(?P<start>[^\S\n]*+(?:[-*+]\s|export\s)?)
-    (?:(?P<q>["'])(?P<key>[^"'\n]{1,80}?)(?P=q)(?P<sign>[^\S\n]*+(?::|=>?)[^\S\n]*+)
-        (?:(?P<r>["'])(?P<value>[^\n]*?)(?P=r)|(?P<bare>[^\n"',]+)),?
-    |(?P<e>["'])(?P<both>[^"'=\n]{1,80}=[^"'\n]*+)(?P=e))[^\S\n]*+$""",
-    re.VERBOSE,
-)
-"""A line with a name and its value in quotation marks, as in JSON, YAML, TOML and shells."""
-_SPLIT_PAIR = re.compile(r"(?m)^([^\S\n]*+-\s(?:key|name|label|field):[^\n]+)\n[^\S\n]++(?=val(?:ue)?:\s)")
-"""A name and its value in two lines of YAML."""
+_START = shape("answers", "start")
+_PHONE, _CALL, _COUNT_OF, _ORDINAL = shapes("statement_forms", "phone call count_of ordinal")
+_LETTERS, _LETTER, _DIGIT, _POINT, _SIGN = shapes("statement_forms", "letters letter digit point sign")
+_FENCE, _WORD, _KEY, _CODE_NEXT = shapes("statement_forms", "fence word key code_next")
+_BESIDE_FIGURES, _FIELD, _FIELD_AFTER = shapes("statement_forms", "beside_figures field field_after")
+_CELL, _NOTE, _LIST_MARK, _OUTLINE = shapes("statement_forms", "cell note list_mark outline")
+_NESTED, _NAMED, _LEADER, _ROW, _WIDE_MARK = shapes("statement_forms", "nested named leader row wide_mark")
+_BLOCK, _TIGHT, _PAIRED, _SPLIT_PAIR = shapes("statement_forms", "block tight paired split_pair")
+_DATA_LINES, _LATEX, _EMPHASIS = shapes("statement_forms", "data_lines latex emphasis")
+_LOOSE_MARK, _SPEECH, _LOW_SPEECH = shapes("statement_forms", "loose_mark speech low_speech")
+_POSSESSIVE = shape("statement_forms", "possessive")
 _STRING = re.compile(r"\"[^\"\n]*+\"|'[^'\n]*+'")
-_DATA_LINES = re.compile(r"(?:[^\S\n]*+(?:export\s)?[\w¤.:={}\[\],\s-]*+)*+")
-"""What is left of a block of names and values without its strings."""
-_LATEX = re.compile(r"\\(?:text|textbf|mathbf|mathrm|boxed)\{([^{}\n]*+)\}|\$(?=\\)|(?<=\})\$|\\[()\[\]]")
-_CODE = r"(?P<code>`[^`\n]++`)"
-_EMPHASIS = re.compile(
-    rf"{_CODE}|(?<![\w/\\*])(?P<stars>\*{{2,3}}|\*(?![./]))(?=[^\s*])(?P<said>[^\n]{{1,300}}?)(?<![\s*])(?P=stars)"
-    r"(?![\w/*]|\.\w)|(?<![\w/\\.])(?P<lines>_{1,3})(?=[^\s_])(?P<told>(?:[^\n_]|(?<=[^\W_])_(?=[^\W_])){1,300}?)"
-    r"(?<!\s)(?P=lines)(?![\w/]|\.\w)"
-)
-"""A text between two marks that stand at its edges. Within a path or an identifier, they belong to it."""
-_LOOSE_MARK = re.compile(
-    rf"{_CODE}|(?<![\w/\\*])\*{{1,3}}(?=\w)|(?<=[^\s/\\*])\*{{1,3}}(?![\w/*]|\.\w)"
-    r"|(?<=[:,;!?)])\*\*(?=\w)|(?<!\S)\*\*(?!\S)"
-)
-_SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
-_INDIRECT = _shape("claims", "indirect")
+_INDIRECT = shape("claims", "indirect")
 _IRREGULAR = dict([item.split("=") for item in lexicon("claims")["irregular"].split()])
-_LOW_SPEECH = re.compile(r"„([^„“”\n]{1,400})[“”]")
-_POSSESSIVE = re.compile(r"['’](?:s|re|ll|ve|d|m)?$")
 _SALUTES = word_lists("answers")["salutes"]
 _MAX_CAPITALS = 0.35
 _SHORT_ANSWER = 6
@@ -224,7 +163,7 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _BLOCK.sub("", text) if len(_BLOCK.findall(text)) > 1 else text
     text = _ROW.sub(r"\1: ", text) if len(_ROW.findall(text)) > 1 else text
     text = _NAMED.sub(_to_words, _TIGHT.sub(" ", text))
-    text = _LEADER.sub(": ", _shape("answers", "directives").sub("", text))
+    text = _LEADER.sub(": ", shape("answers", "directives").sub("", text))
     text = _NESTED.sub(r"\1\2: \3", text)
     capitals = _read_capitals(text)
     before = ""
@@ -258,13 +197,13 @@ def gate(name: str) -> frozenset[str]:
 
 @cache
 def _topics(section: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple([(name, _shape(section, name)) for name in lexicon(section)])
+    return tuple([(name, shape(section, name)) for name in lexicon(section)])
 
 
 def _is_advice(sentence: str) -> bool:
-    return _shape("answers", "advice_first").match(sentence) is not None or (
+    return shape("answers", "advice_first").match(sentence) is not None or (
         ("?" in sentence or not gate("advice").isdisjoint(words_in(sentence)))
-        and _shape("answers", "advice").search(sentence) is not None
+        and shape("answers", "advice").search(sentence) is not None
     )
 
 
@@ -273,7 +212,7 @@ def _sentences(text: str) -> Iterator[str]:
     masked = _SPEECH.sub(lambda found: f"{found[1]}{'x' * (len(found[0]) - 3)}{found[0][-2:]}", text)
     ends = [
         (found.start() + len(found[0].rstrip()), found.end())
-        for found in _shape("answers", "sentence").finditer(masked)
+        for found in shape("answers", "sentence").finditer(masked)
     ]
     start = 0
     for end, following in [*ends, (len(text), len(text))]:
@@ -281,7 +220,7 @@ def _sentences(text: str) -> Iterator[str]:
         is_short = text[end - 1 : end] == "." and (
             follows.islower() or follows.isdigit() or _CODE_NEXT.match(text, following) is not None
         )
-        if is_short and _shape("answers", "abbreviations").search(text, max(start, end - 12), end):
+        if is_short and shape("answers", "abbreviations").search(text, max(start, end - 12), end):
             continue
         if text[end - 1 : end] == "?" and text.startswith(("→", "->"), following):
             continue  # the answer to the question
@@ -310,8 +249,7 @@ def _to_words(found: re.Match[str]) -> str:
 
 
 def _strip_outline(text: str) -> str:
-    """Return a text without the numbers of an outline: those before a capital letter, or several in a rising order.
-    A number before a unit is a value."""
+    """Return a text without the numbers of an outline: before capital letters, or in a rising order."""
     marks = [found for found in _OUTLINE.finditer(text) if not text.endswith(": ", 0, found.start())]
     numbers = [[int(one) for one in found["mark"].split(".")] for found in marks]
     is_rising = len(numbers) > 1 and all(one < two for one, two in pairwise(numbers)) and numbers[0][1] < 2
@@ -337,10 +275,10 @@ def _is_program(language: str, code: str) -> bool:
     plain = _STRING.sub("¤", code)
     if 2 * plain.count("¤") >= len(code.split("\n")) - 1 and _DATA_LINES.fullmatch(plain):
         return False
-    if _shape("answers", "shells").match(language) is not None or "import " in code or "();" in code:
+    if shape("answers", "shells").match(language) is not None or "import " in code or "();" in code:
         return True
-    is_named = _shape("answers", "words_of_code").match(language) is not None
-    return is_named and _shape("answers", "signs_of_code").search(code) is not None
+    is_named = shape("answers", "words_of_code").match(language) is not None
+    return is_named and shape("answers", "signs_of_code").search(code) is not None
 
 
 def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[AnswerStatement]:
@@ -358,8 +296,8 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
             kind = StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT
             yield at(kind, said, place=found.start(), topic="quote" if is_speech else "")
         rest = _blank(rest, found.start(), found.end())
-    for topic, shape in () if gate("shares").isdisjoint(words) else _topics("shares"):
-        for found in shape.finditer(rest):
+    for topic, form in () if gate("shares").isdisjoint(words) else _topics("shares"):
+        for found in form.finditer(rest):
             yield at(StatementKind.SHARE, found[1], place=found.start(), topic=topic)
             rest = _blank(rest, found.start(1), found.end(1))
     # Dates, times, numbers with a unit and mixed fractions (`1 1/4`) are no paths, although some have slashes.
@@ -377,12 +315,12 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
     ]
     for item in sure:
         rest = _blank(rest, item.start, item.end)
-    for kind, shape, sign in (
+    for kind, form, sign in (
         (StatementKind.IDENTIFIER, _PHONE, _DIGIT),
         (StatementKind.PATH, _PATH, _POINT),
         (StatementKind.IDENTIFIER, _SYMBOL, _SIGN),
     ):
-        for found in [*shape.finditer(rest)] if sign.search(rest) else ():
+        for found in [*form.finditer(rest)] if sign.search(rest) else ():
             if kind is StatementKind.IDENTIFIER and (
                 _ORDINAL.fullmatch(found[0]) or found[0].casefold() in _COMMON
             ):
@@ -401,8 +339,8 @@ def _read_sentence(sentence: str, before: str, capitals: Capitals) -> Iterator[A
         rest = _blank(rest, item.start, item.end)
     for word, place in _names(rest, capitals):
         yield at(StatementKind.NAME, word, place=place)
-    for topic, shape in () if "?" in sentence or gate("order").isdisjoint(words) else _topics("order"):
-        for found in shape.finditer(sentence):
+    for topic, form in () if "?" in sentence or gate("order").isdisjoint(words) else _topics("order"):
+        for found in form.finditer(sentence):
             yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
     yield from _read_implied(sentence, at, words)
 
@@ -424,15 +362,15 @@ def _read_implied(
         for text, place in _causes(sentence):
             yield at(StatementKind.CAUSE, text, place=place)
     is_open = ":" in sentence or "|" in sentence or ">" in sentence
-    for found in _shape("answers", "quoting").finditer(sentence) if is_open else ():
+    for found in shape("answers", "quoting").finditer(sentence) if is_open else ():
         yield at(StatementKind.TEXT, found[1].strip(), place=found.start(1), topic="quote")
     if "?" not in sentence:
         for clause, place in clauses(sentence):
             yield at(StatementKind.RELATION, clause.strip(), place=place)
     if re.search(r"\w", sentence):
         yield at(StatementKind.CLAIM, sentence.strip(), place=0)
-    for topic, shape in () if "?" in sentence else _topics("states"):
-        for found in shape.finditer(sentence):
+    for topic, form in () if "?" in sentence else _topics("states"):
+        for found in form.finditer(sentence):
             yield at(StatementKind.ACTION, found[1], place=found.start(1), topic=f"{topic}/passive/state")
     is_past = any(word.endswith("ed") for word in words) or _INDIRECT.search(sentence)
     if gate("actions").isdisjoint(words) and not is_past:
@@ -456,7 +394,7 @@ def clauses(sentence: str) -> tuple[tuple[str, int], ...]:
     """Return the clauses of a sentence, each with its position."""
     found: list[tuple[str, int]] = []
     start = 0
-    for end in _shape("answers", "clause").finditer(sentence):
+    for end in shape("answers", "clause").finditer(sentence):
         if sentence[start : end.start()].strip():
             found.append((sentence[start : end.start()], start))
         start = end.end()
@@ -511,15 +449,15 @@ def _names(text: str, capitals: Capitals) -> Iterator[tuple[str, int]]:
 
 
 def _causes(sentence: str) -> Iterator[tuple[str, int]]:
-    if (found := _shape("causes", "after").search(sentence)) and sentence[: found.start()].strip():
+    if (found := shape("causes", "after").search(sentence)) and sentence[: found.start()].strip():
         yield sentence[: found.end()].strip(), found.start()
-    for found in _shape("causes", "marker").finditer(sentence):
+    for found in shape("causes", "marker").finditer(sentence):
         rest = sentence[found.end() :]
-        end = _shape("causes", "end").search(rest)
+        end = shape("causes", "end").search(rest)
         cause = rest[: end.start()] if end else rest
         if cause.strip():
             yield f"{found[0]}{cause}".strip(), found.start()
-    for found in _shape("causes", "trend").finditer(sentence):
+    for found in shape("causes", "trend").finditer(sentence):
         yield next((found[group], found.start(group)) for group in (1, 2, 3) if found[group])
 
 
@@ -545,7 +483,7 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
     for found in _action_shape().finditer(sentence):
         topic = found.lastgroup or ""
         before = sentence[: found.start(topic)]
-        if _shape("claims", "not_claims").search(before):
+        if shape("claims", "not_claims").search(before):
             continue
         mode = next(name for name in ("first", "then", "passive", "bare") if found[name] is not None)
         if mode == "then" and not _first_person().search(before):
@@ -554,9 +492,9 @@ def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
             continue
         rest = sentence[found.start(topic) :]
         is_shown = mode in ("bare", "passive") or topic == "write"
-        if is_shown and _shape("claims", "presented").search(rest):
+        if is_shown and shape("claims", "presented").search(rest):
             continue
-        if mode in ("first", "then") and _shape("claims", "worded").search(rest):
+        if mode in ("first", "then") and shape("claims", "worded").search(rest):
             continue
         if mode != "passive" or topic != "look":
             yield found[topic], found.start(topic), f"{topic}/{mode}"

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 
 from treadle.core.types import Effect, ToolSpec
 from treadle.datagen.quality.figures.figure_reader import find_quantities
-from treadle.datagen.quality.figures.quantities import lexicon
+from treadle.datagen.quality.figures.quantities import lexicon, shape, shapes
 from treadle.datagen.quality.languages import WORDS, pattern
 from treadle.datagen.quality.statements.doubts import (
     SEEN,
     Doubt,
     DoubtKind,
     rank,
-    shape,
 )
 from treadle.datagen.quality.statements.evidence import FILE, Evidence, MadeCall, plain, word_list
 from treadle.datagen.quality.statements.quantity_rules import QuantityRules
@@ -34,22 +33,9 @@ from treadle.datagen.quality.statements.statements import (
 )
 
 _EXTENSION = pattern("files", "extension")
-_CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
-_UNREAD = re.compile(r"(?:\d+[a-z]{1,3})+|\d{1,2}/[a-z]{3,9}(?:/\d+)?|[a-z]{3,9}/\d{1,2}(?:/\d+)?")
-"""What looks like a time or a date."""
-_OBJECT_END = re.compile(r"[.;!?,](?=\s|$)|\b(?:and|but|then|because|so|which)\b")
-_OBJECT = re.compile(
-    r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
-)
+_CUT, _UNREAD, _OBJECT_END, _OBJECT, _DAYS = shapes("support_forms", "cut unread object_end object days")
+_LABEL, _FRAME, _ENTERED = shapes("support_forms", "label frame entered")
 
-_DAYS = re.compile(r"(?i)\d{2,3} days (?:earlier|before)")
-_LABEL = re.compile(
-    r"(?:^|\b(?:[Uu]nder|as|for|of|is|called|named|column|field|value|label)\b)\W*¤(?=[a-z])[^.,;:!?\d]+¤"
-)
-"""A quoted name of a value, in small letters."""
-_FRAME = re.compile(r"[^\W\d_][^.;:!?\d]{2,70}:")
-"""A line that only says what follows."""
-_ENTERED = re.compile(r"\s+(?:as|at|under)\s([^.;!?\n]+)")
 _FEW_WORDS = 8
 """A sentence with fewer words is about one thing."""
 _GENERIC = frozenset(("shell", "bash", "python", "command", "run", "execut", "exec", "patch", "sql", "query"))
@@ -94,7 +80,7 @@ class Support:
         parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
         if all(part in seen for part in parts):
             is_unused = statement.kind is StatementKind.PATH and self._seen.calls and not self._is_used(said)
-            if is_unused and not shape("answers", "denied").search(statement.sentence):
+            if is_unused and not statement.says("denied"):
                 return Doubt(DoubtKind.TOLD, "is in no call that succeeded")
             return SEEN
         if statement.topic == "quote" and _is_label(statement):
@@ -126,7 +112,7 @@ class Support:
                 return SEEN
             if not re.search(r"[^\d ()+-]", said):
                 return new
-        is_proposed = shape("answers", "proposed").search(statement.sentence[: statement.place])
+        is_proposed = shape("answers", "proposed").search(statement.head)
         if statement.is_advice and is_proposed and not self._has_path(statement.sentence):
             return Doubt(DoubtKind.REWORDED, "is a name that is proposed")
         if statement.kind is StatementKind.PATH:
@@ -173,7 +159,7 @@ class Support:
         missing = sorted([word for word in words if not self._is_seen(word)])
         is_said = (
             shape("answers", "denied").search(statement.text)
-            or shape("answers", "announces").search(statement.sentence)
+            or statement.says("announces")
             or _FRAME.fullmatch(statement.text)
         )
         if not missing or is_said:
@@ -226,13 +212,12 @@ class Support:
         parts = word.split("-")
         if len(parts) > 1 and all(stem(part) in self._seen.stems or part in text for part in parts):
             return SEEN
-        if shape("answers", "absent").search(statement.sentence):
+        if statement.says("absent"):
             return Doubt(DoubtKind.UNNAMED, "is named as what is not given")
         return Doubt(DoubtKind.ABSENT, "does not occur before")
 
     def _is_heading(self, statement: AnswerStatement, word: str) -> bool:
-        """Return whether a name is a common word of a line that only says what follows, or begins the name of a
-        field."""
+        """Return whether a name is a common word of a line that says what follows, or begins a field."""
         if not all(stem(part) in common_words() for part in re.split("[-'’]", word)):
             return False
         line = statement.sentence.strip(" |#*_\n")
@@ -240,10 +225,8 @@ class Support:
         is_line = len(words) <= _FEW_WORDS and line[-1:] not in (".", "!") and not re.search(r"\d", line)
         if is_line and all(stem(part.lower()) in common_words() for part in words):
             return True
-        rest = statement.sentence[statement.place + len(statement.text) :]
-        following = re.match(r"\s+([^\W\d_]+)", rest)
-        before = statement.sentence[: statement.place]
-        is_first = re.search(r"(?:^|[|:>*•-]\s*)[\W\d_]*$", before) is not None
+        following = re.match(r"\s+([^\W\d_]+)", statement.rest)
+        is_first = re.search(r"(?:^|[|:>*•-]\s*)[\W\d_]*$", statement.head) is not None
         return is_first and following is not None and stem(following[1].lower()) in self._seen.stems
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
@@ -297,7 +280,7 @@ class Support:
             return self._doubt_state(statement, topic)
         verb = stem(statement.text.split()[0].casefold())
         done = [item for item in self._seen.calls if not item.is_error]
-        after = statement.sentence[statement.place + len(statement.text) :]
+        after = statement.rest
         about = (
             statement.clause.partition(statement.text)[0]
             if mode == "passive"
@@ -348,14 +331,11 @@ class Support:
         return SEEN if named else strange
 
     def _doubt_state(self, statement: AnswerStatement, topic: str) -> Doubt:
-        """Check that a call has made or shown a file that is said to exist now, or deleted one that is said to be
-        gone."""
+        """Check that a call has made or shown a file that is said to exist, or deleted one that is gone."""
         name = next(reversed(_objects(statement.clause.partition(statement.text)[0])), "")
         calls = [item for item in self._seen.calls if self._mentions(item, name)]
         if topic in ("send", "run"):
-            nouns = [
-                word for word in statement.sentence[: statement.place].casefold().split() if len(word) > 3
-            ]
+            nouns = [word for word in statement.head.casefold().split() if len(word) > 3]
             made = [item for item in self._seen.calls if not item.is_error]
             is_shown = any(
                 noun in item.result.casefold() for item in self._seen.calls for noun in nouns
