@@ -95,8 +95,7 @@ def _load(name: str, entry: CommandEntry) -> Any:
 
 
 def _prepare_help(command: Any) -> None:
-    """Keep the help of a command from saying that `--help` is a truth value, and typer from loading pydantic to
-    read that it was not given."""
+    """Hide that `--help` is a truth value, and keep typer from loading pydantic to read that it was not given."""
     option = command.get_help_option(typer.Context(command, **command.context_settings))
     option.metavar, option.default = "", False
 

@@ -1,5 +1,4 @@
-"""`treadle run`, `resume` and `fork`: drive a run. What they need is imported when they run, so that their help is
-there soon."""
+"""`treadle run`, `resume` and `fork`: drive a run. Their work is imported when they run; their help needs none."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,8 +41,7 @@ def run(
         git diff | treadle run "Write a commit message." --model openai:gpt-5-mini
         treadle run --task files:csv_sum-0001 --model oracle
     """
-    from treadle.cli.jobs.begun_runs import read_schema, read_work
-    from treadle.cli.jobs.driving import FollowUp, drive
+    from treadle.cli.jobs.driving import FollowUp, drive, read_schema, read_work
     from treadle.cli.jobs.journals import new_run_id
     from treadle.cli.jobs.resumed_agents import make_agent, print_knowledge
     from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
@@ -112,8 +110,7 @@ def resume(
         treadle resume last
         treadle resume --all --parallel-runs 32
     """
-    from treadle.cli.jobs.begun_runs import print_waiting, resume_all, resume_one
-    from treadle.cli.jobs.driving import FollowUp
+    from treadle.cli.jobs.driving import FollowUp, print_waiting, resume_all, resume_one
     from treadle.cli.jobs.journals import open_existing, without_jobs
     from treadle.cli.jobs.resumed_agents import ResumedAgents
     from treadle.runs.statuses import find_run, find_unfinished
@@ -158,8 +155,7 @@ def fork(
         treadle fork 1a1fb3a3 --at 12 --model openai:gpt-5-mini
         treadle fork last --text "Now write it to a file."
     """
-    from treadle.cli.jobs.begun_runs import check_fork, find_turn
-    from treadle.cli.jobs.driving import FollowUp, drive
+    from treadle.cli.jobs.driving import FollowUp, check_fork, drive, find_turn
     from treadle.cli.jobs.journals import new_run_id, open_existing
     from treadle.cli.jobs.resumed_agents import ResumedAgents
     from treadle.runs.statuses import find_run
