@@ -213,7 +213,15 @@ def test_a_room_that_loads_names_late_has_all_of_them(room: ModuleType) -> None:
         room.TYPE_CHECKED  # noqa: B018
 
 
-@pytest.mark.sets(4)
+HELP = """
+import contextlib, io
+from treadle.cli.app import make_app
+with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+    make_app().main(WORDS, prog_name="treadle")
+assert "Usage: treadle" in out.getvalue()"""
+
+
+@pytest.mark.sets(6)
 @pytest.mark.parametrize(
     ("command", "absent"),
     [
@@ -223,6 +231,8 @@ def test_a_room_that_loads_names_late_has_all_of_them(room: ModuleType) -> None:
             "pydantic jsonschema_rs pyreqwest typer rich",
         ),
         ("import treadle.cli", "pydantic jsonschema_rs pyreqwest sqlite3"),
+        (HELP.replace("WORDS", "['--help']"), "pydantic msgspec asyncio treadle.core treadle.agent"),
+        (HELP.replace("WORDS", "['run', '--help']"), "pydantic sqlite3 asyncio treadle.agent treadle.models"),
         ("import treadle.knowledge.files.guarded_reading", "pydantic jsonschema_rs pyreqwest sqlite3"),
     ],
 )

@@ -4,8 +4,6 @@ import asyncio
 import json
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import Cli
 from tests.cli.scripted import Script, call_once, say
+from tests.forks.process import FORKS
 
 from treadle import Agent, ScriptedModel, open_journal
 
@@ -57,7 +56,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_runs_of_a_job_are_continued_by_the_command_that_began_it(cli: Cli) -> None:
     (cli.folder / "done").mkdir()
-    subprocess.run([sys.executable, "-c", DIES], cwd=cli.folder, check=True)
+    assert FORKS.run("-c", DIES, cwd=cli.folder).returncode == 0
     told = cli("runs", "--journal", "done/runs.db").err
     assert "◐ 1 unfinished; continue with: treadle resume --all --journal done/runs.db" in told
     began = "continue with the command that began it, with --out"
@@ -72,7 +71,7 @@ def test_runs_of_a_job_are_continued_by_the_command_that_began_it(cli: Cli) -> N
 
 def test_a_run_whose_process_died_is_whole(cli: Cli) -> None:
     (cli.folder / "done").mkdir()
-    subprocess.run([sys.executable, "-c", DIES], cwd=cli.folder, check=True)
+    assert FORKS.run("-c", DIES, cwd=cli.folder).returncode == 0
     checked = cli("check", "--journal", "done/runs.db")
     assert (checked.code, "2 runs whole" in checked.out + checked.err) == (0, True), checked
 

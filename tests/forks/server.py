@@ -8,6 +8,7 @@ with the path DOOR that takes one order for each connection. The server ends aft
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -26,6 +27,8 @@ import types
 from typing import Any
 
 HEAD = struct.Struct("!I")
+LARGE = 2 * 1024 * 1024
+MADV_COLLAPSE = 25
 
 
 def preload(names: list[str]) -> None:
@@ -46,6 +49,23 @@ def preload(names: list[str]) -> None:
     # A thread does not survive a fork, and its locks stay locked in the child.
     assert threading.active_count() == 1
     assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")) == 1
+
+
+def join_pages() -> None:
+    """Keep the memory of this process in large pages where Linux can do so.
+
+    A fork then has few pages to copy, and its end few to free, which is a third of what a small program costs.
+    """
+    try:
+        advise, maps = ctypes.CDLL(None).madvise, open("/proc/self/maps").read()  # noqa: SIM115
+    except (AttributeError, OSError):
+        return
+    for line in maps.splitlines():
+        span, rights, *_, inode = line.split()[:5]
+        if rights == "rw-p" and inode == "0":
+            start, end = (int(place, 16) & -LARGE for place in span.split("-"))
+            size = max(end - start - LARGE, 0)
+            advise(ctypes.c_void_p(start + LARGE), ctypes.c_size_t(size), MADV_COLLAPSE)
 
 
 def serve(owner: int, door: socket.socket) -> dict[str, Any] | None:
@@ -195,6 +215,7 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     gc.enable()
+    join_pages()
     door = socket.socket(socket.AF_UNIX)
     door.bind(f"{sys.argv[2]}.new")
     door.listen(64)

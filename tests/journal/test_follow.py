@@ -2,8 +2,9 @@
 
 import asyncio
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.forks.process import FORKS
 
 from treadle.core import events as e
 from treadle.core.events import Event
@@ -37,15 +38,13 @@ asyncio.run(drive())
 
 async def drive_elsewhere(path: Path, ending: str) -> None:
     """Let another process take a run over, write 20 events, and die with the lease."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", DRIVER, str(path), ending), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    process = FORKS.start("-c", DRIVER, str(path), ending, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
-        assert await process.stdout.readline() == b"done\n"
+        assert await asyncio.to_thread(process.stdout.readline) == "done\n"
     finally:
         process.kill()
-        await process.wait()
+        await asyncio.to_thread(process.wait)
 
 
 async def drive_here(journal: Journal) -> None:

@@ -3,12 +3,12 @@
 import asyncio
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from itertools import pairwise
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+from tests.forks.process import FORKS, Started
 
 from treadle import Agent, ScriptedModel, ToolContext, open_journal, tool
 from treadle.core.errors import RunNotFoundError
@@ -224,26 +224,26 @@ asyncio.run(main())
 class Driver:
     """Another process that drives the run `r`."""
 
-    process: Process
+    process: Started
 
     async def __aenter__(self) -> "Driver":
         return self
 
     async def start(self, address: str) -> None:
-        command = (sys.executable, "-c", _DRIVER, address)
-        self.process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+        self.process = FORKS.start("-c", _DRIVER, address, stdin=PIPE, stdout=PIPE)
 
     async def send(self, text: str) -> None:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{text}\n".encode())
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
         async with asyncio.timeout(60):
-            assert await self.process.stdout.readline() == f"{text}\n".encode()
+            assert await asyncio.to_thread(self.process.stdout.readline) == f"{text}\n"
 
     async def __aexit__(self, *_: object) -> None:
         if self.process.returncode is None:
             self.process.kill()
-        await self.process.wait()
+        await asyncio.to_thread(self.process.wait)
 
 
 @pytest.mark.parametrize("store", ["file", "postgres"])
@@ -278,10 +278,9 @@ async def test_a_listener_that_was_killed_leaves_nothing(tmp_path: Path) -> None
                 "    async for item in listen(open_journal(sys.argv[1]), 'r'): print(item.type, flush=True)\n"
                 "asyncio.run(main())"
             )
-            command = (sys.executable, "-c", program, address)
-            listener = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+            listener = FORKS.start("-c", program, address, stdout=PIPE)
             assert listener.stdout is not None
-            assert await listener.stdout.readline() == b"run_started\n"
+            assert await asyncio.to_thread(listener.stdout.readline) == "run_started\n"
             run = journal.driven.find("r")
             assert run is not None
             async with asyncio.timeout(60):
@@ -289,7 +288,7 @@ async def test_a_listener_that_was_killed_leaves_nothing(tmp_path: Path) -> None
                     await asyncio.sleep(0.05)
                 await session.send("go")
                 os.kill(listener.pid, signal.SIGKILL)
-                await listener.wait()
+                await asyncio.to_thread(listener.wait)
                 await session.send("go on")
                 while run.listeners:
                     await asyncio.sleep(0.05)

@@ -219,7 +219,7 @@ async def test_bad_messages_are_refused(claude: "AsyncAnthropic") -> None:
 
 
 def test_long_conversations_are_kept_in_memory_up_to_a_size() -> None:
-    known, said = Conversations(MemoryJournal()), Message(Role.USER, "word " * 2_000_000)
+    known, said = Conversations(MemoryJournal()), Message(Role.USER, "word" * 2_500_001)
     for number in range(20):
         conversation = ConversationDigest()
         digest = conversation.add([said, Message(Role.ASSISTANT, str(number))])

@@ -90,13 +90,14 @@ def _load(name: str, entry: CommandEntry) -> Any:
     single = typer.Typer(add_completion=False)
     single.command(name, epilog=epilog, context_settings=_SETTINGS)(as_command(function))
     made = typer.main.get_command(single)
-    _hide_type_of_help(made)
+    _prepare_help(made)
     return made
 
 
-def _hide_type_of_help(command: Any) -> None:
-    """Keep the help of a command from saying that `--help` is a truth value."""
-    command.get_help_option(typer.Context(command, **command.context_settings)).metavar = ""
+def _prepare_help(command: Any) -> None:
+    """Hide that `--help` is a truth value, and keep typer from loading pydantic to read that it was not given."""
+    option = command.get_help_option(typer.Context(command, **command.context_settings))
+    option.metavar, option.default = "", False
 
 
 def _make_group(name: str, group: typer.Typer, entries: Mapping[str, CommandEntry]) -> TyperGroup:
@@ -106,7 +107,7 @@ def _make_group(name: str, group: typer.Typer, entries: Mapping[str, CommandEntr
     for words, advice in MOVED.items():
         if words.rpartition(" ")[0] == name:
             made.commands[words.rpartition(" ")[2]] = MovedCommand(words, advice)
-    _hide_type_of_help(made)
+    _prepare_help(made)
     return made
 
 
@@ -201,13 +202,13 @@ def _report(error: BaseException) -> ExitCode:
         error = error.exceptions[0]
     if isinstance(error, BrokenPipeError):
         return ExitCode.PIPE_CLOSED
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return ExitCode.MISUSE  # the help was printed when the error was made
     from treadle.cli.terminal.output import print_error, write_error
     from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 
     write_usage_error = getattr(error, "format_message", None)
     context = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return ExitCode.MISUSE  # the help was printed when the error was made
     if os.environ.get("TREADLE_DEBUG"):
         traceback.print_exception(error)
     elif write_usage_error is not None:

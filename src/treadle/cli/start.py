@@ -2,10 +2,12 @@
 
 It makes the standard streams usable: a closed stream is opened, so that no other file gets its number, and a
 stream that is not UTF-8 gets replacements for the characters that it lacks. Until the command's function begins,
-Ctrl-C ends the process at once, because an interrupted import may fail in any way.
+Ctrl-C ends the process at once, because an interrupted import may fail in any way, and the garbage collector does
+not work, which finds nothing in what imports make and takes a sixth of their time.
 """
 
 import codecs
+import gc
 import os
 import signal
 import sys
@@ -19,6 +21,7 @@ _PLAIN = str.maketrans("·›●○◐▶↳✓✗─", "->*o~>>+x-") | {ord("�
 
 def main() -> NoReturn:
     """Run the command that the process was started with, and exit."""
+    gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
     _prepare_streams()

@@ -1,9 +1,7 @@
 """`treadle verify` with tools of one's own."""
 
-import subprocess
-import sys
-
 from tests.cli.command import Cli
+from tests.forks.process import FORKS
 
 SHOP = '''
 from treadle import tool
@@ -31,8 +29,7 @@ with open_journal("runs.db") as journal:
 
 def test_tools_that_the_journal_names_are_taken(cli: Cli) -> None:
     (cli.folder / "shop.py").write_text(SHOP)
-    (cli.folder / "program.py").write_text(PROGRAM)
-    subprocess.run([sys.executable, "program.py"], cwd=cli.folder, check=True)
+    assert FORKS.run("-c", PROGRAM, cwd=cli.folder).returncode == 0
     checked = cli("verify", "r", "--journal", "runs.db")
     assert (checked.code, checked.out) == (0, "same    r  1 of 1 call\n")
     checked = cli("verify", "r", "--tools", "shop.py", "--journal", "runs.db")

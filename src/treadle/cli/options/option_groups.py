@@ -4,6 +4,7 @@
 stands for all options of that group; the function gets one value.
 """
 
+import gc
 import inspect
 import itertools
 import re
@@ -278,6 +279,8 @@ def as_command(function: Callable[..., int | None]) -> Callable[..., None]:
 
     def command(**values: Any) -> None:
         allow_interrupts()
+        gc.freeze()
+        gc.enable()
         for name, (group, own) in groups.items():
             values[name] = group.from_values({key: values.pop(key) for key in own})
         try:

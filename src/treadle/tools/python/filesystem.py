@@ -90,14 +90,9 @@ class SandboxFiles(AbstractOS):
         self._files().delete(_name(path))
 
     def path_rmdir(self, path: PurePosixPath) -> None:
-        name = _name(path)
-        if self.path_is_file(path):
-            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path))
-        if not self.path_is_dir(path):
-            raise _absent(path)
         if self.path_iterdir(path):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
-        self._made.discard(name)
+        self._made.discard(_name(path))
 
     def path_iterdir(self, path: PurePosixPath) -> list[PurePosixPath]:
         name = _name(path)
