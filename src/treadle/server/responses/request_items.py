@@ -79,6 +79,8 @@ class RequestForm(Struct):
 
     wish: ClientWish | None = None
     """What the client wants of the agent, without instructions; `None` until an agent was made for it."""
+    key: bytes | None = None
+    """The key of that agent in the catalog; `None` if it depends on the client."""
     echo: Echo | None = None
     """What the response repeats; `None`: nobody has asked for it."""
 

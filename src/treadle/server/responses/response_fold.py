@@ -71,6 +71,26 @@ _WAITS = ("result", "question", "approval")
 class ResponseFold(ResponseWriter):
     """The fold of one response."""
 
+    status = "in_progress"
+    is_over = False
+    seq = 0
+    """The number of the newest event of the response, where it is folded from the journal."""
+    usage: Usage | None = None
+    """The tokens of its inferences; `None` before the first has ended."""
+    failure: NoAnswerError | None = None
+    """The reason why the response has failed; `None` if it has not."""
+    incomplete: dict[str, Json] | None = None
+    _failed: e.InferenceFailed | None = None
+    """The newest attempt to ask the model, if it failed."""
+    _offered: tuple[ToolSpec, ...] = ()
+    """The tools that the run has."""
+    _external: frozenset[str] = frozenset()
+    _texts: frozenset[str] = frozenset()
+    """The names of the client's tools that take a text."""
+    _answer_tool: str | None = None
+    _has_form = False
+    """True if an answer may be thrown away because it does not fit the schema."""
+
     def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
         """Make an empty response. `is_told` says whether the events of its stream are made."""
         self._id = str(response_id)
@@ -78,16 +98,6 @@ class ResponseFold(ResponseWriter):
         self.step = response_id.step
         self.response_id = response_id
         self.echo = echo
-        self.status = "in_progress"
-        self.is_over = False
-        self.seq = 0
-        """The number of the newest event of the response, where it is folded from the journal."""
-        self.usage = Usage()
-        self.failure: NoAnswerError | None = None
-        """The reason why the response has failed; `None` if it has not."""
-        self._failed: e.InferenceFailed | None = None
-        """The newest attempt to ask the model, if it failed."""
-        self.incomplete: dict[str, Json] | None = None
         self._calls: dict[str, ResponseItem] = {}
         """The items of calls, by the call's id in the run."""
         self._streamed: dict[int, str] = {}
@@ -98,18 +108,12 @@ class ResponseFold(ResponseWriter):
         """The arguments of the client's calls as they were streamed, by the call's id."""
         self._approved: set[str] = set()
         """The ids of the calls that were approved."""
-        self._external: frozenset[str] = frozenset()
-        self._texts: frozenset[str] = frozenset()
-        """The names of the client's tools that take a text."""
         self._tools: dict[str, ToolSpec] = {}
         """The tools of the MCP servers that the client named, by the name that they have in the run."""
         self.listed: set[str] = set()
         """The labels of the servers whose tools the conversation has seen in a list."""
         self._found: dict[str, str] = {}
         """The names of the files that were found, by id."""
-        self._answer_tool: str | None = None
-        self._has_form = False
-        """True if an answer may be thrown away because it does not fit the schema."""
 
     # What is read.
 
@@ -123,9 +127,11 @@ class ResponseFold(ResponseWriter):
     def offer(self, tools: Iterable[ToolSpec], output: OutputSpec | None) -> None:
         """Note the tools that the run has from now on, and the form of its answers."""
         tools = tuple(tools)
-        self._external = frozenset([tool.name for tool in tools if tool.is_external])
-        self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
-        self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
+        if tools != self._offered:
+            self._offered = tools
+            self._external = frozenset([tool.name for tool in tools if tool.is_external])
+            self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
+            self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
         self._answer_tool = None if output is None else output.tool
         self._has_form = output is not None
 
@@ -136,6 +142,8 @@ class ResponseFold(ResponseWriter):
 
     def _list_tools(self) -> None:
         """Add an item for each server whose tools the conversation has not seen."""
+        if not self._tools:
+            return
         found = lists_of(self._tools.values(), self.listed)
         for label, tools in found.items():
             item = self._add("mcpl", {"type": "mcp_list_tools", "server_label": label, "tools": []})
@@ -219,7 +227,7 @@ class ResponseFold(ResponseWriter):
         self._failed = None
         completion = body.completion
         message = completion.message
-        self.usage = self.usage + completion.usage
+        self._count_usage(completion.usage)
         if message.reasoning:
             self._settle_text(message.reasoning, is_reasoning=True)
         if self._find_open(is_reasoning=True) is not None:
@@ -239,6 +247,9 @@ class ResponseFold(ResponseWriter):
                 self._settle_call(call)
         self._streamed = {}
 
+    def _count_usage(self, usage: Usage) -> None:
+        self.usage = usage if self.usage is None else self.usage + usage
+
     def on_tool_started(self, body: e.ToolStarted) -> None:
         call = self.said.get(body.call_id)
         if call is None or call.name not in self._external or call.call_id in self._calls:
@@ -251,7 +262,7 @@ class ResponseFold(ResponseWriter):
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
         self._failed = body
         if body.usage is not None:
-            self.usage = self.usage + body.usage
+            self._count_usage(body.usage)
         for item in self._items:
             if not item.is_done and item.step == self.step:
                 self._drop(item)
@@ -353,7 +364,7 @@ class ResponseFold(ResponseWriter):
             "previous_response_id": echo.previous_response_id,
             "conversation": {"id": echo.conversation or conversation_id(self.response_id.run_id)},
             "tools": echo.tools,
-            "usage": write_usage(usage) if self.is_over else None,
+            "usage": write_usage(usage or Usage()) if self.is_over else None,
         }
 
     def _say_all(self, kind: str) -> None:
@@ -376,8 +387,8 @@ class ResponseFold(ResponseWriter):
     def _settle_text(self, text: str, *, is_reasoning: bool) -> None:
         """Say the part of a text that was not streamed. A text that differs from what was streamed replaces it."""
         found, kind = self._find_open(is_reasoning=is_reasoning), "reasoning" if is_reasoning else "message"
-        own = [item for item in self._items if item.step == self.step and not item.is_dropped]
-        if found is None and kind in [item.item["type"] for item in own]:
+        own = [item for item in self._items if item.step == self.step] if found is None else []
+        if any([item.item["type"] == kind and not item.is_dropped for item in own]):
             return  # it was streamed, and something else after it
         told = "" if found is None else found.text
         if not text.startswith(told):

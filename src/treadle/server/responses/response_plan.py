@@ -81,9 +81,10 @@ async def plan_response(
     system += [] if begun is None else begun.system
     system += asked.instructions
     instructions = _join_texts([body.instructions, *system])
-    wish = replace(form, instructions=instructions, client=caller.name)
-    agent = await host.catalog.open_agent(body.model, wish)
-    body.form.wish = form
+    wish, shared = replace(form, instructions=instructions, client=caller.name), body.form
+    agent = await host.catalog.open_agent(body.model, wish, shared.key)
+    if shared.wish is None:
+        shared.wish, shared.key = form, None if form.servers else host.catalog.key_of(body.model, form)
     if body.tool_choice is not None:
         given_kinds = [tool["type"] for tool in body.tools]
         check_choice(agent, body.choice, allows_all=body.allows_all, given=given_kinds)

@@ -33,6 +33,12 @@ class ResponseItem(Struct, eq=False):
 class ResponseWriter:
     """The base of all that writes a response."""
 
+    step = 0
+    """The number of the newest step."""
+    _open: ResponseItem | None = None
+    """The message or reasoning whose text is coming; `None` if none is."""
+    _count = 0
+
     def __init__(self, name: str, where: dict[str, Json], *, is_told: bool = True) -> None:
         """Make an empty response. The ids of its items end with `name`, and events about items begin with `where`.
 
@@ -41,16 +47,11 @@ class ResponseWriter:
         self._name = name
         self._where = where
         self._is_told = is_told
-        self.step = 0
-        """The number of the newest step."""
         self._out: list[ResponseEvent] = []
         """The events that were not returned yet."""
         self._items: list[ResponseItem] = []
-        self._open: ResponseItem | None = None
-        """The message or reasoning whose text is coming; `None` if none is."""
         self._logprobs: Json = []
         """The log probabilities of the open message, if they are shown."""
-        self._count = 0
 
     def _taken(self) -> list[ResponseEvent]:
         """Return the events that were not returned yet."""
@@ -77,7 +78,8 @@ class ResponseWriter:
         number = len(self._items)
         made = ResponseItem(number, {"id": f"{prefix}_{self._name}_{number}", **item}, self.step)
         self._items.append(made)
-        self._say_item(made, "added")
+        if self._is_told:
+            self._say_item(made, "added")
         return made
 
     def _done(self, item: ResponseItem) -> None:
@@ -91,6 +93,8 @@ class ResponseWriter:
             self._close_text()
             item = self._open = self._begin_text(is_reasoning=is_reasoning)
         item.text += text
+        if not self._is_told:
+            return
         if is_reasoning:
             self._say_of(item, "reasoning_text.delta", content_index=0, delta=text)
         else:
@@ -106,7 +110,8 @@ class ResponseWriter:
                 "msg", {"type": "message", "role": "assistant", "status": "in_progress", "content": []}
             )
         part = _reasoning_part("") if is_reasoning else _text_part("", [], [])
-        self._say_of(item, "content_part.added", content_index=0, part=part)
+        if self._is_told:
+            self._say_of(item, "content_part.added", content_index=0, part=part)
         return item
 
     def _close_text(self, refusal: str | None = None) -> None:
@@ -120,7 +125,8 @@ class ResponseWriter:
             self._say_of(item, "reasoning_text.done", content_index=0, text=item.text)
         else:
             part = self._end_message(item, refusal)
-        self._say_of(item, "content_part.done", content_index=0, part=part)
+        if self._is_told:
+            self._say_of(item, "content_part.done", content_index=0, part=part)
         item.item |= {"content": [part], "status": "completed"}
         self._done(item)
 
@@ -134,7 +140,8 @@ class ResponseWriter:
         if refusal is not None:
             self._say_of(item, "refusal.done", content_index=0, refusal=refusal)
             return {"type": "refusal", "refusal": refusal}
-        self._say_of(item, "output_text.done", content_index=0, text=item.text, logprobs=logprobs)
+        if self._is_told:
+            self._say_of(item, "output_text.done", content_index=0, text=item.text, logprobs=logprobs)
         return _text_part(item.text, notes, logprobs)
 
     def _add_arguments(self, item: ResponseItem, piece: str) -> None:
