@@ -105,8 +105,8 @@ class AgentCatalog:
     async def open_agent(self, name: str, wish: ClientWish, key: bytes | None = None) -> Agent[Any]:
         """Return the agent with this name, connected to the servers that the client names, if it names some.
 
-        `key` is what `key_of` has returned; `None`: it is not known. Raises: as `agent` does; `RequestRefused` if a
-        server cannot be used.
+        `key` is what `key_of` returns, if it is known. Raises: as `agent` does; `RequestRefused` if a server cannot
+        be used.
         """
         self._check_name(name)
         if (known := self._find(key or self.key_of(name, wish), name, wish)) is not None:
@@ -143,8 +143,6 @@ class AgentCatalog:
         """
         self._check_name(name)
         key = self.key_of(name, wish)
-        if (known := self._find(key, name, wish)) is not None:
-            return known
         with self._lock:
             if key not in self._agents:
                 self._agents[key] = self._make_checked(name, wish, servers)

@@ -344,7 +344,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
             self.db_lock.release()
 
     def _take_now(self) -> bool:
-        """Take `db_lock` if the event loop's thread can use the connection without waiting. Return whether it can."""
+        """Take `db_lock` if the event loop can use the connection without waiting. Return whether it can."""
         if self._is_patient or not self.db_lock.acquire(blocking=False):
             return False
         if self._queued or self._is_stopped:

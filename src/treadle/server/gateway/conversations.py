@@ -36,8 +36,6 @@ _MAX_ALIKE = 1_000
 _encode = msgspec.json.Encoder().encode
 # An attribute of an enum takes longer to look up than a global name.
 _SYSTEM, _TOOL = Role.SYSTEM, Role.TOOL
-_BEGINNINGS = {role: b"\0" + role.encode() for role in Role}
-"""What stands in a hash before the messages of a role."""
 Renewal: TypeAlias = Callable[[], RunWriter]
 """What `RunWriter.renewal` returns."""
 
@@ -64,7 +62,7 @@ class ConversationDigest:
             if role is _SYSTEM:
                 continue
             if role is not last or role is _TOOL:
-                found.update(_BEGINNINGS[role])
+                found.update(b"\0" + role.encode())
                 last = role
             if calls:
                 found.update(_encode([[call.name, _normalize(call)] for call in calls]))
@@ -74,8 +72,7 @@ class ConversationDigest:
             for part in message.parts:
                 found.update((part.digest or part.uri or "").encode())
                 chars += len(part.data or "")
-        self._last = last
-        self.chars += chars
+        self._last, self.chars = last, self.chars + chars
         return found.digest()
 
 

@@ -75,8 +75,7 @@ class ResponseFold(ResponseWriter):
     is_over = False
     seq = 0
     """The number of the newest event of the response, where it is folded from the journal."""
-    usage: Usage | None = None
-    """The tokens of its inferences; `None` before the first has ended."""
+    usage = Usage()
     failure: NoAnswerError | None = None
     """The reason why the response has failed; `None` if it has not."""
     incomplete: dict[str, Json] | None = None
@@ -142,8 +141,6 @@ class ResponseFold(ResponseWriter):
 
     def _list_tools(self) -> None:
         """Add an item for each server whose tools the conversation has not seen."""
-        if not self._tools:
-            return
         found = lists_of(self._tools.values(), self.listed)
         for label, tools in found.items():
             item = self._add("mcpl", {"type": "mcp_list_tools", "server_label": label, "tools": []})
@@ -227,7 +224,7 @@ class ResponseFold(ResponseWriter):
         self._failed = None
         completion = body.completion
         message = completion.message
-        self._count_usage(completion.usage)
+        self.usage = self.usage + completion.usage
         if message.reasoning:
             self._settle_text(message.reasoning, is_reasoning=True)
         if self._find_open(is_reasoning=True) is not None:
@@ -247,9 +244,6 @@ class ResponseFold(ResponseWriter):
                 self._settle_call(call)
         self._streamed = {}
 
-    def _count_usage(self, usage: Usage) -> None:
-        self.usage = usage if self.usage is None else self.usage + usage
-
     def on_tool_started(self, body: e.ToolStarted) -> None:
         call = self.said.get(body.call_id)
         if call is None or call.name not in self._external or call.call_id in self._calls:
@@ -262,7 +256,7 @@ class ResponseFold(ResponseWriter):
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
         self._failed = body
         if body.usage is not None:
-            self._count_usage(body.usage)
+            self.usage = self.usage + body.usage
         for item in self._items:
             if not item.is_done and item.step == self.step:
                 self._drop(item)
@@ -364,7 +358,7 @@ class ResponseFold(ResponseWriter):
             "previous_response_id": echo.previous_response_id,
             "conversation": {"id": echo.conversation or conversation_id(self.response_id.run_id)},
             "tools": echo.tools,
-            "usage": write_usage(usage or Usage()) if self.is_over else None,
+            "usage": write_usage(usage) if self.is_over else None,
         }
 
     def _say_all(self, kind: str) -> None:

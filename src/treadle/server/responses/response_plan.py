@@ -69,10 +69,13 @@ async def plan_response(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    conversation, begun = await _find_conversation(host, caller, body)
+    conversation, begun = None, None
+    if body.conversation is not None:
+        conversation, begun = await _find_conversation(host, caller, body)
     given = body.input if begun is None else [*begun.items, *items_in(body.input)]
     asked, form = await _read_input(host, caller, given), wish_of(host.catalog, body)
-    await _check_stores(host, caller, form)
+    if form.searches:
+        await _check_stores(host, caller, form)
     before = body.previous_response_id
     before_echo: Echo | None = None
     if before is not None or conversation is not None:
@@ -159,8 +162,8 @@ async def _find_conversation(
     host: RunHost, caller: ApiCaller, body: CreateResponse
 ) -> tuple[str | None, KeptConversation | None]:
     """Return the id of the run of the conversation that a request names, and what is stored of it if that run has
-    not begun. `None`: the request names none, or the run has begun."""
-    if body.conversation is None or body.previous_response_id is not None:
+    not begun. `None`: the request also names a response, or the run has begun."""
+    if body.previous_response_id is not None:
         return None, None
     name = _conversation_run(body)
     stored = await asyncio.to_thread(find_conversation, host.journal, name, caller.sees_only)
@@ -204,6 +207,8 @@ async def read_asked(
 
 async def _read_input(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> RequestItems:
     """Return what the items of a request mean. Raises: `ConfigError`, `RequestRefused`."""
+    if isinstance(given, str):
+        return read_items(given)
     items = await _find_items(host, caller, given)
     file_ids = file_ids_in(items)
     return read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
@@ -215,9 +220,9 @@ async def _check_stores(host: RunHost, caller: ApiCaller, wish: ClientWish) -> N
         await host.get_store(caller, str(store_id))
 
 
-async def _find_items(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> str | list[Item]:
+async def _find_items(host: RunHost, caller: ApiCaller, given: list[Item]) -> list[Item]:
     """Return the input of a request, with the items that it only refers to. Raises: `RequestRefused`."""
-    if isinstance(given, str) or not any([item.get("type") == "item_reference" for item in given]):
+    if not any([item.get("type") == "item_reference" for item in given]):
         return given
     known: dict[str, dict[Json, Item]] = {}
     found = []
@@ -270,6 +275,8 @@ async def _find_run(
             raise no_such("conversation", f"{CONVERSATION}{_conversation_run(body)}")
         return found, _read_mail(conversation, found.state, asked)
     if body.previous_response_id is None:
+        if asked.run_id is None and not asked.history:
+            return None, []
         found = await _find_named(host, caller, asked)
         return found, [] if found is None else _read_mail(found.run_id, found.state, asked)
     before = read_response_id(body.previous_response_id)
@@ -294,8 +301,6 @@ async def _find_named(host: RunHost, caller: ApiCaller, asked: RequestItems) -> 
     """Return the run that the history of a request belongs to: it waits for the results, or has this history.
 
     Clients that keep the history themselves send all of it with each request."""
-    if asked.run_id is None and not asked.history:
-        return None
     said = digest_of(asked.history)
     run_id = asked.run_id or (host.conversations.take(client_name(caller), said) if asked.history else None)
     run = None if run_id is None else await host.find_run(caller, run_id)

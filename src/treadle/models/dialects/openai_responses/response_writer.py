@@ -78,8 +78,7 @@ class ResponseWriter:
         number = len(self._items)
         made = ResponseItem(number, {"id": f"{prefix}_{self._name}_{number}", **item}, self.step)
         self._items.append(made)
-        if self._is_told:
-            self._say_item(made, "added")
+        self._say_item(made, "added")
         return made
 
     def _done(self, item: ResponseItem) -> None:
@@ -125,8 +124,7 @@ class ResponseWriter:
             self._say_of(item, "reasoning_text.done", content_index=0, text=item.text)
         else:
             part = self._end_message(item, refusal)
-        if self._is_told:
-            self._say_of(item, "content_part.done", content_index=0, part=part)
+        self._say_of(item, "content_part.done", content_index=0, part=part)
         item.item |= {"content": [part], "status": "completed"}
         self._done(item)
 
