@@ -219,13 +219,10 @@ def _with_nulls(statement: str, kinds: tuple[type, ...]) -> str:
 
 def _execute(db: sqlite3.Connection, statements: dict[int, str], values: list[object], width: int) -> None:
     """Insert rows of `width` values each, in as few statements as possible."""
-    if len(values) == width:  # most commits of a server are of one run
-        db.execute(statements[1], values)
-        return
     start = 0
-    for size, statement in statements.items():
+    for size in statements if len(values) > width else (1,):  # most commits of a server are of one run
         while len(values) - start >= width * size:
-            db.execute(statement, values[start : start + width * size])
+            db.execute(statements[size], values[start : start + width * size])
             start += width * size
 
 

@@ -211,7 +211,6 @@ class Gate:
 
 
 def _text_in(headers: Headers, name: bytes) -> str:
-    """Return the value of a header; empty if there is none."""
     return headers.get(name, b"").decode("latin-1")
 
 
@@ -323,8 +322,7 @@ def hide_servers(text: str, *, hides_models: bool = True) -> str:
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
     encoded = msgspec.json.encode(body)
     raw = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(encoded))]
-    for name, value in headers.items():
-        raw.append((name.encode(), value.encode("latin-1", "replace")))
+    raw += [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": encoded})
 

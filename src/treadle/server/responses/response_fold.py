@@ -81,8 +81,6 @@ class ResponseFold(ResponseWriter):
     incomplete: dict[str, Json] | None = None
     _failed: e.InferenceFailed | None = None
     """The newest attempt to ask the model, if it failed."""
-    _offered: tuple[ToolSpec, ...] = ()
-    """The tools that the run has."""
     _external: frozenset[str] = frozenset()
     _texts: frozenset[str] = frozenset()
     """The names of the client's tools that take a text."""
@@ -126,11 +124,9 @@ class ResponseFold(ResponseWriter):
     def offer(self, tools: Iterable[ToolSpec], output: OutputSpec | None) -> None:
         """Note the tools that the run has from now on, and the form of its answers."""
         tools = tuple(tools)
-        if tools != self._offered:
-            self._offered = tools
-            self._external = frozenset([tool.name for tool in tools if tool.is_external])
-            self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
-            self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
+        self._external = frozenset([tool.name for tool in tools if tool.is_external])
+        self._texts = frozenset([tool.name for tool in tools if tool.takes_text])
+        self._tools = {tool.name: tool for tool in tools if tool.origin is not None}
         self._answer_tool = None if output is None else output.tool
         self._has_form = output is not None
 

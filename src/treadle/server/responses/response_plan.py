@@ -69,9 +69,7 @@ async def plan_response(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    conversation, begun = None, None
-    if body.conversation is not None:
-        conversation, begun = await _find_conversation(host, caller, body)
+    conversation, begun = await _find_conversation(host, caller, body)
     given = body.input if begun is None else [*begun.items, *items_in(body.input)]
     asked, form = await _read_input(host, caller, given), wish_of(host.catalog, body)
     if form.searches:
@@ -162,8 +160,8 @@ async def _find_conversation(
     host: RunHost, caller: ApiCaller, body: CreateResponse
 ) -> tuple[str | None, KeptConversation | None]:
     """Return the id of the run of the conversation that a request names, and what is stored of it if that run has
-    not begun. `None`: the request also names a response, or the run has begun."""
-    if body.previous_response_id is not None:
+    not begun. `None`: the request names none, or the run has begun."""
+    if body.conversation is None or body.previous_response_id is not None:
         return None, None
     name = _conversation_run(body)
     stored = await asyncio.to_thread(find_conversation, host.journal, name, caller.sees_only)

@@ -109,8 +109,7 @@ class ResponseWriter:
                 "msg", {"type": "message", "role": "assistant", "status": "in_progress", "content": []}
             )
         part = _reasoning_part("") if is_reasoning else _text_part("", [], [])
-        if self._is_told:
-            self._say_of(item, "content_part.added", content_index=0, part=part)
+        self._say_of(item, "content_part.added", content_index=0, part=part)
         return item
 
     def _close_text(self, refusal: str | None = None) -> None:
@@ -138,8 +137,7 @@ class ResponseWriter:
         if refusal is not None:
             self._say_of(item, "refusal.done", content_index=0, refusal=refusal)
             return {"type": "refusal", "refusal": refusal}
-        if self._is_told:
-            self._say_of(item, "output_text.done", content_index=0, text=item.text, logprobs=logprobs)
+        self._say_of(item, "output_text.done", content_index=0, text=item.text, logprobs=logprobs)
         return _text_part(item.text, notes, logprobs)
 
     def _add_arguments(self, item: ResponseItem, piece: str) -> None:
