@@ -62,7 +62,7 @@ class Recorder:
         self._kept: list[e.DurableBody] | None = None
         """The bodies of the newest events, in memory; `None` if they are not kept."""
         self._is_read = bool(hooks)
-        """True if events are kept, or anybody is told of them: hooks or a listener."""
+        """True if anybody is told of the events: hooks or a listener."""
         self._clock = clock
         self._works = works
         self._worked_seconds, self._stamped_at = state.work_seconds, clock.monotonic()
@@ -98,7 +98,7 @@ class Recorder:
 
     def keep_events(self) -> None:
         """Keep the events that are appended from now on in memory."""
-        self._kept, self._is_read = [], True
+        self._kept = []
 
     @property
     def kept_events(self) -> list[e.Event] | None:
@@ -126,6 +126,8 @@ class Recorder:
             self.writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
+        if self._kept is not None:
+            self._kept += bodies
         if is_read:
             self._note(bodies)
 
@@ -133,8 +135,6 @@ class Recorder:
         """Keep events that were appended for those who are told of them."""
         if self._hooks is not None:
             self._unhooked += bodies
-        if self._kept is not None:
-            self._kept += bodies
         if self.listener is not None:
             first_seq = self.state.seq - len(bodies) + 1
             self._unsent += [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
@@ -224,4 +224,4 @@ class Recorder:
         if self.listener is not None:
             self.listener.end()
         self.listener = listener
-        self._is_read = listener is not None or self._hooks is not None or self._kept is not None
+        self._is_read = listener is not None or self._hooks is not None

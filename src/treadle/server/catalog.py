@@ -102,13 +102,14 @@ class AgentCatalog:
         """The dialects of models, as far as they were looked up."""
         self._lock = new_reentrant_lock()
 
-    async def open_agent(self, name: str, wish: ClientWish) -> Agent[Any]:
+    async def open_agent(self, name: str, wish: ClientWish, key: bytes | None = None) -> Agent[Any]:
         """Return the agent with this name, connected to the servers that the client names, if it names some.
 
-        Raises: as `agent` does; `RequestRefused` if a server cannot be used.
+        `key` is what `key_of` returns, if it is known. Raises: as `agent` does; `RequestRefused` if a server cannot
+        be used.
         """
         self._check_name(name)
-        if (known := self._find(self._key(name, wish), name, wish)) is not None:
+        if (known := self._find(key or self.key_of(name, wish), name, wish)) is not None:
             return known
         if not wish.servers:
             return await asyncio.to_thread(self.agent, name, wish)
@@ -126,7 +127,8 @@ class AgentCatalog:
             hint = did_you_mean(name, self.names, f"the models are {', '.join(self.names) or 'none'}")
             raise UnknownAgentError(f"there is no model {name!r}{hint}")
 
-    def _key(self, name: str, wish: ClientWish) -> bytes:
+    def key_of(self, name: str, wish: ClientWish) -> bytes:
+        """Return what tells the agent from others. It is the same whatever the instructions are."""
         # Instructions often differ from run to run where all else is the same, and are cheap to replace.
         known = replace(wish, instructions=None, client=wish.client if wish.servers else "")
         return msgspec.json.encode((name, known), order="deterministic")
@@ -140,7 +142,7 @@ class AgentCatalog:
         `AgentUnavailableError`; `ConfigError` if the client wants what cannot be.
         """
         self._check_name(name)
-        key = self._key(name, wish)
+        key = self.key_of(name, wish)
         with self._lock:
             if key not in self._agents:
                 self._agents[key] = self._make_checked(name, wish, servers)

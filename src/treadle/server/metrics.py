@@ -7,6 +7,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -40,11 +41,11 @@ class Metrics:
             return
         begin, status = time.perf_counter(), 0
 
-        async def watched(message: Any) -> None:
+        def watched(message: Any) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            return send(message)
 
         self.in_flight += 1
         try:

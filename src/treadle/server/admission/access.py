@@ -26,10 +26,6 @@ require("starlette", "serve")  # whatever serves imports this module, and an err
 from starlette.exceptions import HTTPException  # noqa: E402
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
-_HEADERS = frozenset(
-    b"access-control-request-method authorization content-length host origin transfer-encoding x-api-key".split()
-)
-"""The headers that decide whether a request is let in."""
 _ADDRESS = re.compile(r"\b([a-z][a-z+]*+://[^\s/'\",;()]*+)(/[^\s'\",;()]*+)?")
 _HOST = re.compile(
     r"""\bhost '[^']++'|\bserver at "[^"]++"(?: \([^)]*+\))?, port \d++|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d++)?\b"""
@@ -42,6 +38,7 @@ _MODEL = re.compile(r"\bmodel '([^']++)'")
 _FILE = re.compile(r"(?<![\w./:~-])/(?!v\d)[\w.@+~-]++(?:/[\w.@+~-]++)++")
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
+Headers = Mapping[bytes, bytes]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
@@ -117,28 +114,27 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {
-            name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS
-        }
+        headers: Headers = dict(scope["headers"])
         try:
             self._check_place(headers)
-            is_preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+            is_preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
             if scope["path"] not in _OPEN_PATHS and not is_preflight:
                 scope.setdefault("state", {})["caller"] = self._find_caller(headers)
             await self._app(scope, self._bound(receive, headers), send)
         except RequestRefused as refused:
-            if (origin := headers.get("origin")) in self._table.allow_origins:
+            if (origin := _text_in(headers, b"origin")) in self._table.allow_origins:
                 # Without it, a page is not told why it was refused.
-                refused.headers = {**(refused.headers or {}), "access-control-allow-origin": str(origin)}
+                refused.headers = {**(refused.headers or {}), "access-control-allow-origin": origin}
             await refuse(send, refused)
 
-    def _check_place(self, headers: Mapping[str, str]) -> None:
+    def _check_place(self, headers: Headers) -> None:
         """Refuse pages of foreign origins, and names of hosts that stand for another machine. The server's own page
         may ask, since its origin is the host that is asked. A foreign name for this machine makes that true of a
         foreign page, so that a server without keys also checks the host."""
-        if (origin := headers.get("origin")) is not None:
-            own = (f"http://{headers.get('host')}", f"https://{headers.get('host')}")
-            if origin not in (*own, *self._table.allow_origins):
+        host = _text_in(headers, b"host")
+        if b"origin" in headers:
+            origin = _text_in(headers, b"origin")
+            if origin not in (f"http://{host}", f"https://{host}", *self._table.allow_origins):
                 raise RequestRefused(
                     403,
                     f"pages of {origin!r:.100} may not ask; name it in serve.allow_origins",
@@ -146,7 +142,7 @@ class Gate:
                 )
         if self._table.keys and not self._table.allow_hosts:
             return
-        name = _name_of(headers.get("host", ""))
+        name = _name_of(host)
         if name.lower() not in self._hosts:
             raise RequestRefused(
                 403,
@@ -154,12 +150,12 @@ class Gate:
                 "forbidden_host",
             )
 
-    def _bound(self, receive: Receive, headers: Mapping[str, str]) -> Receive:
+    def _bound(self, receive: Receive, headers: Headers) -> Receive:
         """Return `receive` with the limit of the body. Raises: `RequestRefused` if its length is too large."""
-        most, said = self._table.max_body_bytes, headers.get("content-length", "0")
-        if not said.isdecimal() or len(said) > 18 or int(said) > most:
+        most, said = self._table.max_body_bytes, headers.get(b"content-length", b"0")
+        if not said.isdigit() or len(said) > 18 or int(said) > most:
             raise _too_large(most)
-        if "transfer-encoding" not in headers:
+        if b"transfer-encoding" not in headers:
             return receive
         left = most
 
@@ -173,11 +169,11 @@ class Gate:
 
         return receive_bounded
 
-    def _find_caller(self, headers: Mapping[str, str]) -> ApiCaller:
+    def _find_caller(self, headers: Headers) -> ApiCaller:
         if not self._table.keys:
             return ANYBODY
-        kind, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+        kind, _, key = _text_in(headers, b"authorization").partition(" ")
+        given = key.strip() if kind.lower() == "bearer" else _text_in(headers, b"x-api-key")
         hashed, found = hash_key(given), None
         for name, table in self._table.keys.items():
             if hmac.compare_digest(hashed, table.sha256):
@@ -212,6 +208,10 @@ class Gate:
                 {"retry-after": f"{wait:.0f}" if wait >= 1 else "1"},
             )
         self._buckets[name] = left - 1, now
+
+
+def _text_in(headers: Headers, name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
 
 
 @lru_cache(maxsize=64)
@@ -321,8 +321,8 @@ def hide_servers(text: str, *, hides_models: bool = True) -> str:
 
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
     encoded = msgspec.json.encode(body)
-    told = {"content-type": "application/json", "content-length": str(len(encoded)), **headers}
-    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told.items()]
+    raw = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(encoded))]
+    raw += [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": encoded})
 

@@ -168,9 +168,9 @@ class Idempotency:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         # Places that anybody may ask have no caller.
         if scope["type"] == "http" and scope["method"] == "POST" and "caller" in scope.get("state", {}):
-            keys = [value for name, value in scope["headers"] if name == HEADER]
-            if keys:
-                return self._keep(keys[0], scope, receive, send)
+            key = dict(scope["headers"]).get(HEADER)
+            if key is not None:
+                return self._keep(key, scope, receive, send)
         return self._app(scope, receive, send)  # type: ignore[no-any-return]
 
     async def _keep(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:

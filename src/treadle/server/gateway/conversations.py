@@ -34,6 +34,8 @@ _MAX_FOUND = 16
 _MAX_ALIKE = 1_000
 """How many runs with the same conversation are known."""
 _encode = msgspec.json.Encoder().encode
+# An attribute of an enum takes longer to look up than a global name.
+_SYSTEM, _TOOL = Role.SYSTEM, Role.TOOL
 Renewal: TypeAlias = Callable[[], RunWriter]
 """What `RunWriter.renewal` returns."""
 
@@ -53,23 +55,24 @@ class ConversationDigest:
 
     def add(self, messages: Iterable[Message]) -> bytes:
         """Add messages to the conversation, and return its hash."""
-        found = self._found
+        found, last, chars = self._found, self._last, 0
         for message in messages:
-            role, calls = message.role, message.tool_calls
-            self.chars += len(message.content)
-            if role is Role.SYSTEM:
+            role, content, calls = message.role, message.content, message.tool_calls
+            chars += len(content)
+            if role is _SYSTEM:
                 continue
-            if role is not self._last or role is Role.TOOL:
+            if role is not last or role is _TOOL:
                 found.update(b"\0" + role.encode())
-                self._last = role
+                last = role
             if calls:
                 found.update(_encode([[call.name, _normalize(call)] for call in calls]))
-                self.chars += sum([len(call.arguments) for call in calls])
+                chars += sum([len(call.arguments) for call in calls])
             else:
-                found.update(b"".join(message.content.encode("utf-8", "surrogatepass").split()))
+                found.update(b"".join(content.encode("utf-8", "surrogatepass").split()))
             for part in message.parts:
                 found.update((part.digest or part.uri or "").encode())
-                self.chars += len(part.data or "")
+                chars += len(part.data or "")
+        self._last, self.chars = last, self.chars + chars
         return found.digest()
 
 

@@ -47,6 +47,7 @@ RUN_HEADER = "x-treadle-run"
 """The header with the id of the run that records a request, in both directions."""
 LABELS_HEADER = "x-treadle-labels"
 """The header of a request with labels for a new run, as `name=value, name=value`."""
+_RUN_HEADER, _LABELS_HEADER = RUN_HEADER.encode(), LABELS_HEADER.encode()
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,119}")
 _encode = msgspec.json.Encoder().encode
 
@@ -288,21 +289,16 @@ def _read(wire: Wire, body: bytes) -> ServedRequest:
 
 def _read_headers(headers: Iterable[tuple[bytes, bytes]], keyed: KeyedRequest | None) -> RunNaming:
     """Return what headers say about the run. Raises: `ConfigError`."""
-    run_id, labels = None, {}
-    for name, value in headers:
-        if not name.startswith(b"x-treadle-"):
-            continue
-        text = value.decode("latin-1").strip()
-        if name == RUN_HEADER.encode():
-            if not _RUN_ID.fullmatch(text):
-                raise ConfigError(f"{RUN_HEADER} is {text!r:.150}; give letters, digits and -_.: alone")
-            run_id = text
-        elif name == LABELS_HEADER.encode():
-            # Clients write other characters than those of ASCII as UTF-8, as far as they can.
-            given = value.decode("utf-8", "replace")
-            pairs = [item.partition("=") for item in given.split(",") if item.strip()]
-            if wrong := next((key for key, equals, _ in pairs if not equals), None):
-                raise ConfigError(f"{LABELS_HEADER} has {wrong.strip()!r:.100}; give NAME=VALUE, NAME=VALUE")
-            labels = {key.strip(): said.strip() for key, _, said in pairs}
-            check_labels(labels)
+    given, run_id, labels = dict(headers), None, {}
+    if (name := given.get(_RUN_HEADER)) is not None:
+        run_id = name.decode("latin-1").strip()
+        if not _RUN_ID.fullmatch(run_id):
+            raise ConfigError(f"{RUN_HEADER} is {run_id!r:.150}; give letters, digits and -_.: alone")
+    if (told := given.get(_LABELS_HEADER)) is not None:
+        # Clients write other characters than those of ASCII as UTF-8, as far as they can.
+        pairs = [item.partition("=") for item in told.decode("utf-8", "replace").split(",") if item.strip()]
+        if wrong := next((key for key, equals, _ in pairs if not equals), None):
+            raise ConfigError(f"{LABELS_HEADER} has {wrong.strip()!r:.100}; give NAME=VALUE, NAME=VALUE")
+        labels = {key.strip(): said.strip() for key, _, said in pairs}
+        check_labels(labels)
     return RunNaming(run_id, labels, keyed)

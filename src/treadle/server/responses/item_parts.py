@@ -74,7 +74,7 @@ def citations_in(text: str, found: Mapping[str, str]) -> list[Json]:
     """Return an annotation for each mark of a file that was found."""
     return [
         {"type": "file_citation", "file_id": mark[1], "filename": found[mark[1]], "index": mark.start()}
-        for mark in _MARK.finditer(text)
+        for mark in (_MARK.finditer(text) if found else ())
         if mark[1] in found
     ]
 

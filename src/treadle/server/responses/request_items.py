@@ -79,6 +79,8 @@ class RequestForm(Struct):
 
     wish: ClientWish | None = None
     """What the client wants of the agent, without instructions; `None` until an agent was made for it."""
+    key: bytes | None = None
+    """The key of that agent in the catalog; `None` if it depends on the client."""
     echo: Echo | None = None
     """What the response repeats; `None`: nobody has asked for it."""
 
@@ -208,10 +210,8 @@ class GivenFile(Struct, frozen=True):
     name: str
 
 
-def file_ids_in(given: str | list[Item]) -> list[str]:
+def file_ids_in(given: list[Item]) -> list[str]:
     """Return the ids of the uploaded files that the messages of a request name."""
-    if isinstance(given, str):
-        return []
     parts = [part for item in given if isinstance(item, dict) for part in _parts_of(item)]
     return [
         part["file_id"] for part in parts if isinstance(part, dict) and isinstance(part.get("file_id"), str)

@@ -71,6 +71,23 @@ _WAITS = ("result", "question", "approval")
 class ResponseFold(ResponseWriter):
     """The fold of one response."""
 
+    status = "in_progress"
+    is_over = False
+    seq = 0
+    """The number of the newest event of the response, where it is folded from the journal."""
+    usage = Usage()
+    failure: NoAnswerError | None = None
+    """The reason why the response has failed; `None` if it has not."""
+    incomplete: dict[str, Json] | None = None
+    _failed: e.InferenceFailed | None = None
+    """The newest attempt to ask the model, if it failed."""
+    _external: frozenset[str] = frozenset()
+    _texts: frozenset[str] = frozenset()
+    """The names of the client's tools that take a text."""
+    _answer_tool: str | None = None
+    _has_form = False
+    """True if an answer may be thrown away because it does not fit the schema."""
+
     def __init__(self, response_id: ResponseId, echo: Echo, *, is_told: bool = True) -> None:
         """Make an empty response. `is_told` says whether the events of its stream are made."""
         self._id = str(response_id)
@@ -78,16 +95,6 @@ class ResponseFold(ResponseWriter):
         self.step = response_id.step
         self.response_id = response_id
         self.echo = echo
-        self.status = "in_progress"
-        self.is_over = False
-        self.seq = 0
-        """The number of the newest event of the response, where it is folded from the journal."""
-        self.usage = Usage()
-        self.failure: NoAnswerError | None = None
-        """The reason why the response has failed; `None` if it has not."""
-        self._failed: e.InferenceFailed | None = None
-        """The newest attempt to ask the model, if it failed."""
-        self.incomplete: dict[str, Json] | None = None
         self._calls: dict[str, ResponseItem] = {}
         """The items of calls, by the call's id in the run."""
         self._streamed: dict[int, str] = {}
@@ -98,18 +105,12 @@ class ResponseFold(ResponseWriter):
         """The arguments of the client's calls as they were streamed, by the call's id."""
         self._approved: set[str] = set()
         """The ids of the calls that were approved."""
-        self._external: frozenset[str] = frozenset()
-        self._texts: frozenset[str] = frozenset()
-        """The names of the client's tools that take a text."""
         self._tools: dict[str, ToolSpec] = {}
         """The tools of the MCP servers that the client named, by the name that they have in the run."""
         self.listed: set[str] = set()
         """The labels of the servers whose tools the conversation has seen in a list."""
         self._found: dict[str, str] = {}
         """The names of the files that were found, by id."""
-        self._answer_tool: str | None = None
-        self._has_form = False
-        """True if an answer may be thrown away because it does not fit the schema."""
 
     # What is read.
 
@@ -376,8 +377,8 @@ class ResponseFold(ResponseWriter):
     def _settle_text(self, text: str, *, is_reasoning: bool) -> None:
         """Say the part of a text that was not streamed. A text that differs from what was streamed replaces it."""
         found, kind = self._find_open(is_reasoning=is_reasoning), "reasoning" if is_reasoning else "message"
-        own = [item for item in self._items if item.step == self.step and not item.is_dropped]
-        if found is None and kind in [item.item["type"] for item in own]:
+        own = [item for item in self._items if item.step == self.step] if found is None else []
+        if any([item.item["type"] == kind and not item.is_dropped for item in own]):
             return  # it was streamed, and something else after it
         told = "" if found is None else found.text
         if not text.startswith(told):

@@ -72,7 +72,8 @@ async def plan_response(
     conversation, begun = await _find_conversation(host, caller, body)
     given = body.input if begun is None else [*begun.items, *items_in(body.input)]
     asked, form = await _read_input(host, caller, given), wish_of(host.catalog, body)
-    await _check_stores(host, caller, form)
+    if form.searches:
+        await _check_stores(host, caller, form)
     before = body.previous_response_id
     before_echo: Echo | None = None
     if before is not None or conversation is not None:
@@ -81,9 +82,10 @@ async def plan_response(
     system += [] if begun is None else begun.system
     system += asked.instructions
     instructions = _join_texts([body.instructions, *system])
-    wish = replace(form, instructions=instructions, client=caller.name)
-    agent = await host.catalog.open_agent(body.model, wish)
-    body.form.wish = form
+    wish, shared = replace(form, instructions=instructions, client=caller.name), body.form
+    agent = await host.catalog.open_agent(body.model, wish, shared.key)
+    if shared.wish is None:
+        shared.wish, shared.key = form, None if form.servers else host.catalog.key_of(body.model, form)
     if body.tool_choice is not None:
         given_kinds = [tool["type"] for tool in body.tools]
         check_choice(agent, body.choice, allows_all=body.allows_all, given=given_kinds)
@@ -203,6 +205,8 @@ async def read_asked(
 
 async def _read_input(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> RequestItems:
     """Return what the items of a request mean. Raises: `ConfigError`, `RequestRefused`."""
+    if isinstance(given, str):
+        return read_items(given)
     items = await _find_items(host, caller, given)
     file_ids = file_ids_in(items)
     return read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
@@ -214,9 +218,9 @@ async def _check_stores(host: RunHost, caller: ApiCaller, wish: ClientWish) -> N
         await host.get_store(caller, str(store_id))
 
 
-async def _find_items(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> str | list[Item]:
+async def _find_items(host: RunHost, caller: ApiCaller, given: list[Item]) -> list[Item]:
     """Return the input of a request, with the items that it only refers to. Raises: `RequestRefused`."""
-    if isinstance(given, str) or not any([item.get("type") == "item_reference" for item in given]):
+    if not any([item.get("type") == "item_reference" for item in given]):
         return given
     known: dict[str, dict[Json, Item]] = {}
     found = []
@@ -269,6 +273,8 @@ async def _find_run(
             raise no_such("conversation", f"{CONVERSATION}{_conversation_run(body)}")
         return found, _read_mail(conversation, found.state, asked)
     if body.previous_response_id is None:
+        if asked.run_id is None and not asked.history:
+            return None, []
         found = await _find_named(host, caller, asked)
         return found, [] if found is None else _read_mail(found.run_id, found.state, asked)
     before = read_response_id(body.previous_response_id)
@@ -293,8 +299,6 @@ async def _find_named(host: RunHost, caller: ApiCaller, asked: RequestItems) -> 
     """Return the run that the history of a request belongs to: it waits for the results, or has this history.
 
     Clients that keep the history themselves send all of it with each request."""
-    if asked.run_id is None and not asked.history:
-        return None
     said = digest_of(asked.history)
     run_id = asked.run_id or (host.conversations.take(client_name(caller), said) if asked.history else None)
     run = None if run_id is None else await host.find_run(caller, run_id)

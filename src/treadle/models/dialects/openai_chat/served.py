@@ -73,7 +73,7 @@ def read_request(body: bytes) -> ServedRequest:
 
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
 """The fields of an assistant message that may have no content."""
-_KEPT = ("name", "reasoning_details")
+_KEPT = frozenset(("name", "reasoning_details"))
 """The fields of messages that servers are sent as they are."""
 
 
@@ -100,9 +100,9 @@ def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
         raise ConfigError(f"content is {content!r:.100}; give a text or a list of parts")
     if role is Role.TOOL:
         return Message(role, content or "", call_id=_text(item, "tool_call_id"), parts=parts)
-    kept = {key: item[key] for key in _KEPT if item.get(key)} or None
+    kept = None if _KEPT.isdisjoint(item) else {key: item[key] for key in item if key in _KEPT and item[key]}
     if role is not Role.ASSISTANT:
-        return Message(role, content or "", parts=parts, opaque=kept)
+        return Message(role, content or "", parts=parts, opaque=kept or None)
     calls = [_read_call(call) for call in item.get("tool_calls") or ()]
     reasoning = item.get("reasoning_content") or item.get("reasoning")
     return Message(
@@ -110,7 +110,7 @@ def _read_message(item: Any, blobs: dict[str, bytes]) -> Message:
         content or "",
         tuple(calls),
         reasoning=reasoning if isinstance(reasoning, str) else None,
-        opaque=kept,
+        opaque=kept or None,
     )
 
 

@@ -33,6 +33,12 @@ class ResponseItem(Struct, eq=False):
 class ResponseWriter:
     """The base of all that writes a response."""
 
+    step = 0
+    """The number of the newest step."""
+    _open: ResponseItem | None = None
+    """The message or reasoning whose text is coming; `None` if none is."""
+    _count = 0
+
     def __init__(self, name: str, where: dict[str, Json], *, is_told: bool = True) -> None:
         """Make an empty response. The ids of its items end with `name`, and events about items begin with `where`.
 
@@ -41,16 +47,11 @@ class ResponseWriter:
         self._name = name
         self._where = where
         self._is_told = is_told
-        self.step = 0
-        """The number of the newest step."""
         self._out: list[ResponseEvent] = []
         """The events that were not returned yet."""
         self._items: list[ResponseItem] = []
-        self._open: ResponseItem | None = None
-        """The message or reasoning whose text is coming; `None` if none is."""
         self._logprobs: Json = []
         """The log probabilities of the open message, if they are shown."""
-        self._count = 0
 
     def _taken(self) -> list[ResponseEvent]:
         """Return the events that were not returned yet."""
@@ -91,6 +92,8 @@ class ResponseWriter:
             self._close_text()
             item = self._open = self._begin_text(is_reasoning=is_reasoning)
         item.text += text
+        if not self._is_told:
+            return
         if is_reasoning:
             self._say_of(item, "reasoning_text.delta", content_index=0, delta=text)
         else:
