@@ -177,7 +177,8 @@ ENVIRONMENTS = {
     ),
     "inspect": Environment(
         size="500 MB",
-        packages=(f"inspect_ai=={INSPECT}", "openai"),
+        # Its data frames, which read the logs, need the last two.
+        packages=(f"inspect_ai=={INSPECT}", "openai", "pandas", "pyarrow"),
         finish=_add_examples,
     ),
     "openenv": Environment(
