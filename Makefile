@@ -127,7 +127,7 @@ test-engines: engines sglang
 
 clients: $(STAMP)
 	@test -d $(CLIENTS) || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(CLIENTS) \
-		smolagents openai-agents 'pydantic-ai-slim[openai,anthropic]' langchain langchain-openai
+		smolagents openai-agents 'pydantic-ai-slim[openai,anthropic]' langchain langchain-openai ogx-client
 	PYTHONPATH=src:.:$(CLIENTS) $(BIN)/python -m pytest tests/server/test_clients.py $(PYTEST_ARGS)
 
 SECONDS ?= 600

@@ -177,7 +177,8 @@ ENVIRONMENTS = {
     ),
     "inspect": Environment(
         size="500 MB",
-        packages=(f"inspect_ai=={INSPECT}", "openai"),
+        # Its data frames, which read the logs, need the last two.
+        packages=(f"inspect_ai=={INSPECT}", "openai", "pandas", "pyarrow"),
         finish=_add_examples,
     ),
     "openenv": Environment(
@@ -190,9 +191,9 @@ ENVIRONMENTS = {
         # verl imports the packages of the second line, and SkyRL those of the third, and they do not ask for them.
         # Those of the last lines are what Treadle needs beside them, because its adapters run within the trainers.
         packages=(
-            *(TORCH, "verl==0.9.1", "verifiers==0.4.0", "skyrl==0.3.0", "transformers==5.8.0"),
-            *("TransferQueue==0.1.11", "ray==2.60.0", "datasets==4.8.5", "cachetools", "fastapi", "orjson"),
-            *("skyrl-gym==0.4.0", "jaxtyping"),
+            *(TORCH, "verl==0.9.1", "verifiers==0.4.0", "transformers==5.10.4", "pybase64"),
+            *("TransferQueue==0.1.11", "ray==2.60.0", "datasets==5.2.0", "cachetools", "fastapi", "orjson"),
+            *("skyrl-gym==0.4.0", "jaxtyping", "cloudpathlib"),
             *(
                 "httptools",
                 "jsonschema-rs",
@@ -203,6 +204,8 @@ ENVIRONMENTS = {
             ),
             *("markdown-it-py", "typer", "rich", "pyyaml", "jinja2", "tokenizers"),
         ),
+        # It asks for Python 3.12; the parts that the tests use run on 3.11 too.
+        added=("skyrl==0.4.0",),
     ),
 }
 
@@ -225,7 +228,8 @@ def make(name: str, folder: Path) -> None:
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "install", *wanted.packages], check=True)
     if wanted.added:
-        subprocess.run([*pip, "install", "--no-deps", *wanted.added], check=True)
+        options = ["--no-deps", "--ignore-requires-python"]
+        subprocess.run([*pip, "install", *options, *wanted.added], check=True)
     if wanted.removed:
         subprocess.run([*pip, "uninstall", "--yes", *wanted.removed], check=True)
     if wanted.finish is not None:

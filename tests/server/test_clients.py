@@ -1,4 +1,4 @@
-"""The gateway as agents of other frameworks use it; each test runs where its package is installed."""
+"""The server as agents of other frameworks use it; each test runs where its package is installed."""
 
 import asyncio
 from pathlib import Path
@@ -9,6 +9,7 @@ from tests.models.answers import answer, chunk, usage_chunk
 from tests.models.server import Received, Reply, stream
 from tests.models.server import sse as to_sse
 from tests.server.test_relay import calls, journal, relaying
+from tests.server.test_responses import CONFIG, serving
 
 from treadle.journal.protocol import Journal
 
@@ -101,3 +102,50 @@ async def test_smolagents(tmp_path: Path, journal: Journal) -> None:
         assert await asyncio.to_thread(agent.run, "add 1 and 2") == "done"
         assert engine.requests[0].json()["tool_choice"] == "required"
     assert sum(info.steps for info in journal.runs()) == 2
+
+
+@pytest.mark.parametrize("package", ["ogx_client", "llama_stack_client"])
+async def test_the_agent_of_llama_stack(package: str, tmp_path: Path, journal: Journal) -> None:
+    """It is also called OGX. The server has its conversations, its files and its search."""
+    stack: Any = pytest.importorskip(package)
+    if not hasattr(stack, "AgentEventLogger"):
+        pytest.skip(f"this version of {package} has no agents of the Responses API")
+    path = tmp_path / "treadle.toml"
+    path.write_text(CONFIG)
+
+    def use(url: str) -> None:
+        client = getattr(stack, "OgxClient", None) or stack.LlamaStackClient
+        client = client(base_url=url, api_key="any")
+        agent = stack.Agent(client, model="echo", instructions="Be brief.", tools=[plus])
+        session = agent.create_session("one")
+        asked = 'call plus {"a": 1, "b": 2}\nthen\nsay done'
+        for text, said, steps in ((asked, "done", 3), ("say again", "again", 1)):
+            content = [{"type": "input_text", "text": text}]
+            message = {"role": "user", "type": "message", "content": content}
+            events = [chunk.event for chunk in agent.create_turn([message], session, stream=True)]
+            assert [event.event_type for event in events].count("step_completed") == steps
+            assert events[-1].event_type == "turn_completed"
+            assert events[-1].final_text == said
+        assert len(list(client.conversations.items.list(session))) == 6
+        (*_, first) = client.responses.list(order="desc")
+        assert first.input
+        file = client.files.create(file=("a.txt", b"The cat lives in Bonn."), purpose="assistants")
+        store = client.vector_stores.create(name="s", file_ids=[file.id])
+        while client.vector_stores.retrieve(store.id).status == "in_progress":
+            pass
+        (found,) = client.vector_stores.search(store.id, query="cat").data
+        assert found.content[0].text == "The cat lives in Bonn."
+
+    async with serving(path, journal) as url:
+        await asyncio.to_thread(use, url)
+    assert [info.steps for info in journal.runs()] == [3]
+
+
+def plus(a: int, b: int) -> int:
+    """Add two numbers.
+
+    :param a: the first
+    :param b: the second
+    :returns: the sum
+    """
+    return a + b

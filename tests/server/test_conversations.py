@@ -229,6 +229,7 @@ async def test_responses_are_listed(tmp_path: Path, journal: Journal) -> None:
         assert len(await names(root)) == 5
         page: Any = await kim.get("/responses", options={"params": {"limit": 1}}, cast_to=object)
         assert (page["has_more"], page["data"][0]["status"]) == (True, "completed")
+        assert [item["content"][0]["text"] for item in page["data"][0]["input"]] == ["say 0", "0", "x"]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

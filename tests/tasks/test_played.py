@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.models.answers import answer
 from tests.models.server import Handler, Received, Reply, serve
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, ProviderError
+from treadle.core.errors import ConfigError
 from treadle.evals.evaluation import evaluate
 from treadle.journal.registry import open_journal
 from treadle.runs.task import find_tasks, split_reference
@@ -251,6 +252,21 @@ async def test_environments_of_verifiers_play_their_tasks(
 
 
 @pytest.mark.full
+async def test_agents_of_verifiers_are_told_apart(tmp_path: Path, installed: Callable[[str], Path]) -> None:
+    """One agent invents a problem, and four others solve it, two of them rightly."""
+    installed("verifiers")
+    said = iter(("42", "42", "41", "41"))
+
+    def infer(asked: Received) -> Reply:
+        is_inventor = "Invent ONE" in str(asked.json()["messages"])
+        return Reply(answer('{"problem": "What is 6 * 7?", "answer": 42}' if is_inventor else next(said)))
+
+    found = await play(tmp_path, "verifiers:proposer_solver:0", infer)
+    assert (found.score, len(found.answers)) == (pytest.approx(0.6), 5)
+    assert found.metrics["proposer-1.learnability"] == 1.0
+
+
+@pytest.mark.full
 def test_an_environment_whose_data_or_packages_are_missing_says_so(installed: Callable[[str], Path]) -> None:
     installed("verifiers")
     with pytest.raises(ConfigError, match=r"ModuleNotFoundError.*install the package of the environment"):
@@ -423,5 +439,7 @@ async def test_an_odd_environment_of_openenv(tmp_path: Path, installed: Callable
     found = await play(tmp_path / "a", f"{name}:3", model)
     assert "There is no tool 'guess'" in found.results[0]
     assert (found.score, found.metrics) == (-0.25, {"steps": 2.0, "done": 0.0})
-    with pytest.raises(ProviderError, match=r"its action has no field 'numbr'; text can be .*number"):
-        await play(tmp_path / "b", f"{name}?text=numbr:3")
+    given = {"tasks": [f"{name}?text=numbr:3"], "models": ["mock:echo"], "retries": {"attempts": 1}}
+    done = await evaluate(workers=ProgramWorkers(), path=tmp_path / "b", **given)
+    assert done.end.reason == "failures"
+    assert re.search(r"its action has no field 'numbr'; text can be .*number", str(done.end))

@@ -82,7 +82,8 @@ def test_skyrl_trains_on_rollouts_that_its_generator_has_made(tmp_path: Path) ->
     assert steps["advantages"] == pytest.approx(advantages(steps["rewards"]), abs=1e-4)
     # The same step, asked for again.
     assert rows == {**steps, "asked": 0}
-    assert found["experts"] == [True] * 2 * GROUP
+    # The rows of both ways, and those of rollouts with branches.
+    assert found["experts"] == [True] * (6 * GROUP + len(found["branched"]["steps"]["rollouts"]))
     assert found["difference"] < TOLERANCE
     assert found["change"] > 0
     # A rollout that the infrastructure lost moves neither the mean of its group nor the weights.

@@ -4,7 +4,7 @@ A rollout's branches are steps in SkyRL's sense: they follow one another, share 
 `is_last_step` is true for the last one, whose reward counts. Positions that are not trained on have 0 in
 `loss_masks` and the log probability 0.0. `stop_reasons` has the finish reason of each branch's last answer.
 
-Source: SkyRL 0.3.0, `skyrl/train/generators/base.py` and `validate_generator_output`.
+Source: SkyRL 0.4.0, `skyrl/train/generators/base.py` and `validate_generator_output`.
 """
 
 from collections.abc import Mapping, Sequence

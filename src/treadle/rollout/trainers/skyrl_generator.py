@@ -9,7 +9,7 @@ A row of the data set has the name of its task in a column. With `generator.step
 branches of a rollout are steps of one trajectory, whose statistics count the last one alone. A rollout that cannot
 be made is replaced by a masked one with the mean reward of its group, which leaves the mean of the group as it is.
 
-Source: SkyRL 0.3.0, `train/generators/base.py` and `train/generators/skyrl_gym_generator.py`.
+Source: SkyRL 0.4.0, `train/generators/base.py` and `train/generators/skyrl_gym_generator.py`.
 """
 
 import asyncio
@@ -90,13 +90,11 @@ class TreadleGenerator(GeneratorInterface):  # type: ignore[misc]
         ) | {"treadle/failed_rollouts": failed, "treadle/left_out_tokens": _count_left_out(made, found)}
         pairs = zip(made, found, strict=True)
         output["trajectory_generation_times"] = [item.seconds for item, one in pairs for _ in one.branches]
+        arrays = [write_array(branch.trajectory.routed_experts) for one in found for branch in one.branches]
+        if not any(item is None for item in arrays):
+            output["rollout_expert_indices"] = arrays
         if not is_step_wise:
             output |= {"is_last_step": None, "trajectory_ids": None}
-            arrays = [
-                write_array(branch.trajectory.routed_experts) for one in found for branch in one.branches
-            ]
-            if not any(item is None for item in arrays):
-                output["rollout_expert_indices"] = [item.tolist() for item in arrays]
         return output
 
     async def _make(self, batch: Mapping[str, Any], index: int) -> _Made:

@@ -186,7 +186,7 @@ async def list_responses(
     after: str | None = None,
     model: str | None = None,
 ) -> Response:
-    """Return the responses of the client, the newest first unless `order` is `asc`."""
+    """Return the responses of the client with their input items, the newest first unless `order` is `asc`."""
     chosen = ResourceFilter(
         kind="",
         owner=caller.sees_only,
@@ -198,8 +198,10 @@ async def list_responses(
     found = await asyncio.to_thread(page_of_responses, host.journal, chosen)
     shown = []
     for kept in found[:limit]:
-        fold = await asyncio.to_thread(_read_part, host, read_response_id(kept.resource_id))
-        shown += [] if fold is None else [fold.response()]
+        place = read_response_id(kept.resource_id)
+        fold = await asyncio.to_thread(_read_part, host, place)
+        if fold is not None:
+            shown.append({**fold.response(), "input": await _list_items(host, place)})
     return Fast(page_of(shown, has_more=len(found) > limit))
 
 
@@ -280,9 +282,13 @@ async def list_input_items(
     """Return the items that the conversation had before those of this response, the newest first unless `order` is
     `asc`."""
     place = (await _fold(host, caller, response_id)).response_id
+    return Fast(page.choose(await _list_items(host, place)))
+
+
+async def _list_items(host: RunHost, place: ResponseId) -> list[dict[str, Json]]:
+    """Return the items that a conversation had before those of a response, the oldest first."""
     events = await asyncio.to_thread(host.journal.read, place.run_id)
-    items = await asyncio.to_thread(items_of_run, events, place.run_id, place)
-    return Fast(page.choose(items))
+    return await asyncio.to_thread(items_of_run, events, place.run_id, place)
 
 
 @router.delete("/{response_id}")

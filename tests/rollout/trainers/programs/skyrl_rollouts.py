@@ -17,6 +17,7 @@ if sys.version_info < (3, 12):
     # SkyRL declares its types with the one of `typing`, which pydantic takes from Python 3.12 on.
     typing.TypedDict = typing_extensions.TypedDict
 
+import numpy as np
 import tiny
 import torch
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_vllm_sampling_params
@@ -47,7 +48,7 @@ class Client:
             "response_ids": [ids],
             "response_logprobs": [logprobs],
             "stop_reasons": [reason],
-            "rollout_expert_indices": [tiny.experts_of([*prompt, *ids][:-1])],
+            "rollout_expert_indices": [np.array(tiny.experts_of([*prompt, *ids][:-1]), "uint8")],
         }
 
     async def finish_session(self, session: str) -> None:
@@ -127,6 +128,16 @@ def step(trainer: RayPPOTrainer, policy: Tiny, batch: Any) -> dict[str, float]:
     return {"difference": float(difference), "change": float(change), "trained": int(mask.sum())}
 
 
+def follow_experts(batch: Any) -> list[bool]:
+    """Return for each sequence whether each token but the last one has the experts that the engine told."""
+    pairs = zip(batch["sequences"], batch["attention_mask"], strict=True)
+    packed = batch["rollout_expert_indices"]
+    return [
+        packed.segment(at)[:-1].tolist() == tiny.experts_of(ids[mask.bool()][:-1].tolist())
+        for at, (ids, mask) in enumerate(pairs)
+    ]
+
+
 async def main(folder: Path) -> dict[str, Any]:
     """Return what SkyRL made of the rollouts."""
     register_tasks()
@@ -144,16 +155,7 @@ async def main(folder: Path) -> dict[str, Any]:
             "digest": hash(str(output["response_ids"])),
             "finished": len(client.finished),
         }
-    # SkyRL takes experts of whole sequences only: each token but the last one has those of the engine.
-    found["experts"] = [
-        experts[begin:-1].tolist() == tiny.experts_of(ids[begin:-1].tolist())
-        for experts, ids, begin in zip(
-            batch["rollout_expert_indices"],
-            batch["sequences"],
-            (batch["attention_mask"] == 0).sum(-1),
-            strict=True,
-        )
-    ]
+        found["experts"] = [*found.get("experts", ()), *follow_experts(batch)]
     trainer = make_trainer(policy, is_step_wise=True)
     trainer.global_step = 6
     policy.failures = 1
@@ -170,9 +172,10 @@ async def main(folder: Path) -> dict[str, Any]:
     found["branched"] = {}
     for is_step_wise in (True, False):
         branched = make_trainer(policy, is_step_wise)
-        branched.cfg.generator.max_input_length = 1500
+        branched.cfg.generator.max_input_length = 4000
         agent = {"max_steps": 4, "context_tokens": tiny.CONTEXT}
         made, output, _ = await roll(branched, policy, agent=agent, branches="longest")
+        found["experts"] += follow_experts(made)
         ids = output["trajectory_ids"] or range(2 * GROUP)
         found["branched"]["steps" if is_step_wise else "rows"] = {
             "rollouts": [item.to_string() if is_step_wise else str(item) for item in ids],

@@ -63,7 +63,7 @@ class Tiny:
         return logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
-COMPACTED, CONTEXT = (200, 650), 1100
+COMPACTED, CONTEXT = (330, 1700), 3000
 """`LONG`, `calls_below` and the size of the context with which each rollout is compacted once."""
 LONG = 0
 """How many words more the result of a call has, such that a rollout with several has to be compacted."""

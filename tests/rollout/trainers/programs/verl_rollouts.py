@@ -194,7 +194,7 @@ async def main(folder: Path) -> dict[str, Any]:
     # A rollout that is compacted has several branches.
     tiny.LONG, policy.calls_below = tiny.COMPACTED
     branched = make_worker(folder, policy, "null")
-    branched.rollout_config.response_length = 1500
+    branched.rollout_config.response_length = 4000
     loop = agent_loop._agent_loop_registry["treadle"]
     loop.agent.context_tokens, loop.branches = tiny.CONTEXT, "longest"
     rows = await roll_as_newer(branched, 0, 7, "lengths:0")

@@ -97,7 +97,9 @@ class PlayedSet:
         except ValueError:
             told = {"error": " ".join(done.stderr.split())[-500:]}
         if (why := told.get("error")) is not None:
-            raise ConfigError(f"the environment {name} cannot be loaded: {why}{_advise(why, kind)}")
+            raise ConfigError(
+                f"the environment {name} cannot be loaded: {why.rstrip('.')}{_advise(why, kind)}"
+            )
         play = (*program, "play", *named)
         self._tasks = {
             item["id"]: PlayedTask(
@@ -122,7 +124,7 @@ class PlayedSet:
 
 def _advise(why: str, kind: str) -> str:
     """Return the end of an error that says what to do about it."""
-    missing = re.search(r"No module named '([\w.]+)'", why)
+    missing = re.search(r"(?:No module named|tried to import) '([\w.]+)'", why)
     if missing is None or not kind:
         return ""
     packages, variable = KINDS[kind].packages, _variable(kind)
