@@ -195,7 +195,7 @@ eval lst.json                              | no such file or directory; did you 
 eval -m mock:echo --rows lst.json          | did you mean 'list.json'                           | 2
 eval -m mock:echo --task conversations:lst.json | did you mean 'list.json'                      | 2
 persona show lst.json                      | no such file or directory; did you mean 'list.json' | 2
-skills list foldr                          | got unexpected extra argument (foldr)              | 2
+skills list foldr                          | got unexpected extra argument(s) (foldr)           | 2
 skills list --skills foldr                 | with skills; did you mean 'folder'                 | 2
 import bad.jsnl                            | did you mean 'bad.json                             | 2
 run hi $M --mount foldr                    | did you mean 'folder'                              | 2
