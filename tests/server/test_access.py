@@ -329,7 +329,7 @@ async def test_what_the_operator_has_to_mend_is_no_fault_of_the_client(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     path = tmp_path / "treadle.toml"
-    path.write_text('[models.fast]\nmodel = "openai:gpt-5-mini"\n')
+    path.write_text('[models.fast]\nmodel = "openai:gpt-5-mini"\n[models.echo]\nmodel = "mock:echo"\n')
     async with serving(path, journal) as url:
         client = client_of(url, "x")
         for temperature in (None, 0.5):
