@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -148,6 +149,17 @@ Started: TypeAlias = Process | subprocess.Popen[str]
 """A process that `ForkServer.start` has started."""
 
 
+def start_python(*arguments: str, **options: Any) -> "subprocess.Popen[str]":
+    """Start Python itself. An interrupt ends it, also if the shell of the tests lets what it starts ignore them."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        text=True,
+        encoding="utf-8",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
+
+
 class ForkServer:
     """A server that imports `modules`, where `package.*` means a whole package. The first order starts it.
 
@@ -211,7 +223,7 @@ class ForkServer:
         """Start `python ARGUMENTS`, which begin with `-m MODULE` or `-c CODE`."""
         env = options.get("env")
         if env is not None and _start_of(env) != _start_of(os.environ):
-            return subprocess.Popen([sys.executable, *arguments], text=True, encoding="utf-8", **options)
+            return start_python(*arguments, **options)
         return Process(self, arguments, **options)
 
 

@@ -3,13 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.forks.process import FOLLOWED, ForkServer, Process
+from tests.forks.process import FOLLOWED, ForkServer, Process, start_python
 
 FORKS = ForkServer("json")
 PROGRAMS = {
@@ -72,13 +71,7 @@ def test_it_is_as_python_starts_it(name: str, changes: dict[str, str], tmp_path:
         "stdout": pipe,
         "stderr": pipe,
     }
-    real = subprocess.Popen(
-        [sys.executable, *arguments],
-        text=True,
-        encoding="utf-8",
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        **options,
-    )
+    real = start_python(*arguments, **options)
     forked = FORKS.start(*arguments, **options)
     assert isinstance(forked, Process) is not ("PYTHONWARNINGS" in changes)
     assert outcome(forked) == outcome(real)
