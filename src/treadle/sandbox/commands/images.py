@@ -445,9 +445,16 @@ def _locked(name: str) -> Iterator[tuple[Path, int]]:
         raise SandboxError(f"an image cannot be made or unpacked in {str(folder)!r}: {error}") from error
 
 
+def find_ignored(dockerfile: Path) -> Path:
+    """Return where a Dockerfile may have a `.dockerignore` of its own, in place of that of the folder."""
+    return dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+
+
 def digest_build(context: Path, dockerfile: Path) -> str:
     """Return a hash of a Dockerfile and of all files of a folder, with their names and modes."""
-    paths = sorted({*context.rglob("*"), *([dockerfile] if dockerfile.exists() else [])})
+    # One of several Dockerfiles in the folder is hashed twice, because it says which one is meant.
+    beside = [] if dockerfile == context / "Dockerfile" else [dockerfile, find_ignored(dockerfile)]
+    paths = [*sorted(context.rglob("*")), *[path for path in beside if path.exists()]]
     found = [(path, path.lstat()) for path in paths]
     return _hash_files(
         tuple((path, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found), context
