@@ -122,3 +122,17 @@ async def test_a_user_may_change_files_between_turns():
     assert replay(run.events, lambda output, text: None).is_exact
     verified = await verify_run(journal, run.run_id)
     assert (verified.matched, verified.differences) == (3, ())
+
+
+class Manner(SimpleTask, frozen=True):
+    """A task whose user has parameters of its own."""
+
+    def reply(self, messages, manner="polite", **further):
+        assert not further
+        return None if len(messages) > 3 else manner
+
+
+async def test_other_parameters_of_a_user_are_its_own():
+    task = Manner(task_id="a", task_set="t", input="hi", grader=lambda *_: True)
+    run = await Agent(ScriptedModel(["yes", "yes"]), journal=MemoryJournal()).run(task)
+    assert [message.content for message in run.state.transcript] == ["hi", "yes", "polite", "yes"]
