@@ -18,6 +18,7 @@ from treadle.core import events as e
 from treadle.core.actions import AskUser
 from treadle.core.asking import (
     Answer,
+    AskNow,
     Question,
     QuestionDecision,
     RecallAnswer,
@@ -178,8 +179,9 @@ class Asking(Struct, eq=False):
     _questioner: Questioner
     _call_id: str
     _outbox: Outbox
-    _asked: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-    """The texts and options, with their secrets, of the questions of each call that are equal without them."""
+    _counts: dict[tuple[str, str], int] = {}
+    _known: dict[tuple[str, ...], Answer] = {}
+    """The answers to questions with secrets, by the call, the text and the options with their secrets."""
     running: list[tuple[Effect, asyncio.Timeout | None]] = []
     """The effect and the timer of the call, and those of a call that it makes. The timers stand still while the
     user is asked."""
@@ -195,28 +197,34 @@ class Asking(Struct, eq=False):
 
         `question` is the `original` without secrets.
         """
-        questioner, outbox = self._questioner, self._outbox
-        said = original.text, *[option.label for option in original.options]
-        asked = self._asked.setdefault((call_id, key_of(question)), [])
-        # Only one call knows that they repeat, so it counts them as one: else a call that runs again would get the
-        # answer to a question about another secret.
-        repeats = question != original and question.schema is None and said in asked
-        if not repeats:
-            asked.append(said)
-        number = asked.index(said) + 1 if repeats else len(asked)
-        can_park = all([effect is not Effect.ONCE for effect, _ in self.running])
+        said = call_id, original.text, *[option.label for option in original.options]
+        known = self._known.get(said)
+        key = call_id, key_of(question)
+        number = self._counts[key] = self._counts.get(key, 0) + 1
         if self.is_over:
             raise NotAskedError(NOBODY)
         if question.schema is not None:
             from treadle.tools.schema.answer_schema import check_schema
 
             check_schema(question.schema)
-        decided = questioner.rules.decide_question(question, call_id, self._call_id, number)
-        if isinstance(decided, RefuseToAsk):
-            raise NotAskedError(decided.reason)
+        decided = self._questioner.rules.decide_question(question, call_id, self._call_id, number)
         if isinstance(decided, RecallAnswer):
-            return replace(decided.answer, is_repeated=True) if repeats else decided.answer
-        if not can_park and questioner.asker is None:
+            answer = decided.answer
+        elif isinstance(decided, AskNow):
+            answer = await self._ask(decided, known)
+        elif known is None:
+            raise NotAskedError(decided.reason)
+        else:
+            answer = known
+        if question != original and question.schema is None:
+            self._known.setdefault(said, answer)
+        return answer if known is None else replace(answer, is_repeated=True)
+
+    async def _ask(self, decided: AskNow, known: Answer | None) -> Answer:
+        """Ask, unless the answer is `known`, and record it. Raises: `NotAskedError`, `ParkedError`."""
+        questioner, outbox = self._questioner, self._outbox
+        can_park = all([effect is not Effect.ONCE for effect, _ in self.running])
+        if known is None and not can_park and questioner.asker is None:
             raise NotAskedError(NOBODY)
         body = decided.body
         self.open_ids.append(body.question_id)
@@ -224,7 +232,8 @@ class Asking(Struct, eq=False):
             outbox.put(body)
         await outbox.kept()
         with held(*[timer for _, timer in self.running]):
-            answer = await questioner.consult(body)
+            # A repeated question is recorded too, so that a call that runs again counts the same questions.
+            answer = await questioner.consult(body) if known is None else known
         if self.is_over:
             raise NotAskedError(NOBODY)
         if answer is not None:
