@@ -119,7 +119,11 @@ def build_image(context: Path, seconds: float, dockerfile: Path | None = None) -
         _LOG.warning("an image is built from %s, which can take minutes", context)
         made = _call(command, seconds, lock)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
-            made = _call([*command[:2], "--isolation=chroot", *command[2:]], seconds, lock)
+            command.insert(2, "--isolation=chroot")
+            made = _call(command, seconds, lock)
+        if made.returncode != 0 and "layer not known" in made.stdout:
+            # Another program removed an image while Podman looked through all of them.
+            made = _call(command, seconds, lock)
         if made.returncode != 0:
             raise ConfigError(f"its image cannot be built: {_explain(made)}")
         image_id = note.read_text().strip()
