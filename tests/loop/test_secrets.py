@@ -20,6 +20,7 @@ from treadle.core.texts.masking import forms_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.protocol import Attachment, ToolOutput
+from treadle.trajectory.run_verification import verify_run
 
 KEY = 'sk-"planted"-0123456789'
 PASSWORD = "p@ss-0123/4567"
@@ -227,3 +228,29 @@ async def test_the_same_question_about_the_same_secret_is_asked_once(monkeypatch
     run = await Agent(model, tools=[delete], policy=policy, journal=MemoryJournal(), asker=ask).run("Go.")
     assert [result.content for result in run.results] == ["answer 1 answer 2 answer 1"]
     assert len(asked) == 4
+
+
+async def test_a_call_that_runs_again_gets_each_answer_about_the_secret_that_it_was_given_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call waits for the answer to its last question, and then asks them all again."""
+    keys = (KEY, KEY[::-1], KEY, KEY.upper())
+    for number, key in enumerate(keys):
+        monkeypatch.setenv(f"SHOP{number}_API_KEY", key)
+
+    @tool(effect="pure")
+    async def delete(context: ToolContext) -> str:
+        """Delete keys."""
+        said = [await context.ask(Question(f"Delete {key}?")) for key in keys]
+        return " ".join([answer.text for answer in said])
+
+    model, journal = ScriptedModel([[call("delete")], "Done."]), MemoryJournal()
+    answers = iter(["no", "maybe", None, "yes"])
+    policy = Policy(autonomy="cautious")
+    agent = Agent(model, tools=[delete], policy=policy, journal=journal, asker=lambda question: next(answers))
+    run = await agent.run("Go.")
+    assert not run.results
+    run = await agent.resume(run.run_id)
+    assert [result.content for result in run.results] == ["no maybe no yes"]
+    assert (await agent.replay(run.run_id)).is_exact
+    assert (await verify_run(journal, run.run_id, [delete])).matched == 1

@@ -106,8 +106,11 @@ class Teacher(SimpleTask, frozen=True):
         return f"Read exercise.txt again, for the {number}th time."
 
 
+TEACHERS = [Teacher(task_id="a", input="Read exercise.txt.", tools=["files"])]
+
+
 async def test_a_user_may_change_files_between_turns():
-    task = Teacher(task_id="a", task_set="t", input="Read exercise.txt.", tools=["files"])
+    task = load_task(f"{__name__}:TEACHERS:a")
     read = Message(Role.ASSISTANT, tool_calls=(ToolCall("c", "read_file", '{"file_path": "exercise.txt"}'),))
     calls = [replace(read, tool_calls=(replace(read.tool_calls[0], call_id=f"c{n}"),)) for n in range(3)]
     model = ScriptedModel([message for call in calls for message in (call, "I have read it.")])
@@ -122,3 +125,24 @@ async def test_a_user_may_change_files_between_turns():
     assert replay(run.events, lambda output, text: None).is_exact
     verified = await verify_run(journal, run.run_id)
     assert (verified.matched, verified.differences) == (3, ())
+    # Between the change of a user and its turn there is nothing to fork: the user makes the change again.
+    agent = Agent(ScriptedModel([calls[1], "Read.", calls[2], "Read."]), journal=journal)
+    fork = await agent.fork(run.run_id, opened[1])
+    assert [result.content for result in fork.results] == ["1", "2", "3"]
+    assert fork.files == run.files
+    with pytest.raises(ConfigError, match="the turn is over at event 2"):
+        await agent.fork(run.run_id, opened[0])
+
+
+class Manner(SimpleTask, frozen=True):
+    """A task whose user has parameters of its own."""
+
+    def reply(self, messages, manner="polite", **further):
+        assert not further
+        return None if len(messages) > 3 else manner
+
+
+async def test_other_parameters_of_a_user_are_its_own():
+    task = Manner(task_id="a", task_set="t", input="hi", grader=lambda *_: True)
+    run = await Agent(ScriptedModel(["yes", "yes"]), journal=MemoryJournal()).run(task)
+    assert [message.content for message in run.state.transcript] == ["hi", "yes", "polite", "yes"]

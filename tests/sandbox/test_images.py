@@ -313,6 +313,20 @@ def test_a_build_that_takes_too_long_is_stopped(
     assert not find_sleepers(mark)
 
 
+def test_a_build_during_which_another_image_was_removed_is_tried_again(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder, said = tmp_path / "builder", "Error: checking if cached image exists: layer not known"
+    builder.write_text(
+        f'#!/bin/sh\n[ "$1" = info ] && exit 0\nif mkdir {tmp_path}/tried; then echo {said}; exit 125; fi\n'
+        'printf sha256:ab > "$3"\n'
+    )
+    builder.chmod(0o755)
+    monkeypatch.setenv("TREADLE_IMAGE_BUILDER", str(builder))
+    monkeypatch.setenv("TREADLE_IMAGE_FOLDER", str(image_folder / "again"))
+    assert build_image(tmp_path, 30) == "sha256:ab"
+
+
 def find_sleepers(mark: str) -> list[str]:
     shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     return [line for line in shown.splitlines() if line == f"sleep {mark}"]

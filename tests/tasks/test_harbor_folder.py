@@ -121,12 +121,21 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
         SOLUTION: solved_if('[ "$(ls /app)" = in ] && [ -f /app/in/c.key ] && [ -f /app/.d.key ]'),
     },
     "what the build ignores": {
-        DOCKER: "+COPY . /app/\n",
-        "environment/.dockerignore": "# comment\nsecret\n**/*.key\n!keep.key\nDockerfile\n.dockerignore\n",
+        DOCKER: "+COPY . /app/\nCOPY *.key secret* /app/\n",
+        "environment/.dockerignore": "# comment\n!secret/a.txt\nsecret\n**/*.key\n!keep.key\nDockerfile\n"
+        ".dockerignore\n",
         "environment/secret/a.txt": "a",
+        "environment/b.key": "b",
         "environment/in/b.key": "b",
         "environment/keep.key": "k",
         SOLUTION: solved_if('[ "$(ls /app)" = keep.key ] && [ ! -e /app/.dockerignore ]'),
+    },
+    "what the Dockerfile itself ignores": {
+        COMPOSED: "services: {main: {build: {context: .., dockerfile: environment/Dockerfile}}}\n",
+        DOCKER: "+COPY . /app/\n",
+        ".dockerignore": "instruction.md\n",
+        f"{DOCKER}.dockerignore": "tests\nsolution\nenvironment\n",
+        SOLUTION: solved_if('[ ! -e tests ] && [ ! -e solution ] && [ -e instruction.md ]'),
     },
     "an earlier stage": {
         DOCKER: "FROM ubuntu AS first\nCOPY a.txt /secret/\nFROM ubuntu\nWORKDIR /app\n",
@@ -282,6 +291,13 @@ def test_an_agent_is_told_about_skills(tmp_path: Path) -> None:
     assert "The folder /skills has skills." in told
 
 
+def test_each_of_two_dockerfiles_of_a_folder_makes_what_it_says(tmp_path: Path) -> None:
+    for name in "ab":
+        compose = f"services: {{main: {{build: {{context: ../more, dockerfile: {name}}}}}}}\n"
+        more = {f"more/{key}": f"FROM ubuntu\nWORKDIR /app\nCOPY {key} /app/\n" for key in "ab"}
+        assert [*load_task(write(tmp_path, HARBOR, {COMPOSED: compose, **more})).files] == [name]
+
+
 REFUSALS: dict[str, dict[str, str | bytes]] = {
     "has `RUN nothing-such.*nothing-such: command not found": {DOCKER: "+RUN nothing-such > /app/x\n"},
     "has `RUN ln -s .*it makes 'link'": {DOCKER: "+RUN ln -s /etc/hosts link\n"},
@@ -311,6 +327,14 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its verifier.timeout_sec is 'soon'; give a number": {"task.toml": '[verifier]\ntimeout_sec = "soon"\n'},
     "its agent.timeout_sec is inf; give a number": {"task.toml": "[agent]\ntimeout_sec = inf\n"},
     "its environment.memory_mb is 'lots'": {"task.toml": '[environment]\nmemory_mb = "lots"\n'},
+    "its environment.workdir is 'app'; give an absolute path": {"task.toml": "[environment]\nworkdir = 'app'\n"},
+    "its environment.workdir is \\['/app'\\]; give": {"task.toml": "[environment]\nworkdir = ['/app']\n"},
+    "its healthcheck has the commands \\[None\\]; give": {"task.toml": "[environment.healthcheck]\nretries = 1\n"},
+    "its Dockerfile copies 'a.key', which is not there": {
+        DOCKER: "+COPY a.key /app/\n",
+        "environment/a.key": "a",
+        "environment/.dockerignore": "*.key\n",
+    },
     "its environment is 3; write a table": {"task.toml": "environment = 3\n"},
     "its verifier needs the variable 'NO_SUCH_KEY'": {"task.toml": '[verifier.env]\nA = "${NO_SUCH_KEY}"\n'},
     "its environment needs the variable 'HOME' from outside": {"task.toml": '[environment.env]\nA = "${HOME}"\n'},

@@ -159,7 +159,7 @@ async def test_a_check_of_the_environment_comes_before_the_turn(tmp_path: Path) 
     run = await play(write_steps(tmp_path / "b", {"task.toml": ready}))
     assert told(run).startswith("its step 'third' could not be prepared: ")
     begun = write(
-        tmp_path / "c", HARBOR, {"task.toml": '[environment.healthcheck]\ncommand = "test -d /app"\n'}
+        tmp_path / "c", HARBOR, {"task.toml": '[environment.healthcheck]\ncommand = "test -d /app # there"\n'}
     )
     assert (await solve(begun)).reward == 1.0
     missing = write(

@@ -10,7 +10,7 @@ so that a final answer may contain questions.
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -201,16 +201,9 @@ def withdraw(state: "State", call_ids: Sequence[str], but: Sequence[str | None] 
 
 
 def decide_question(
-    state: "State",
-    question: Question,
-    asker_id: str,
-    call_id: str | None,
-    number: int = 1,
-    same: Collection[str] = (),
+    state: "State", question: Question, asker_id: str, call_id: str | None, number: int = 1
 ) -> QuestionDecision:
     """Decide whether a question is asked.
-
-    `same` are the ids of the questions that are known to be equal with their secrets too.
 
     `asker_id` is the id of the call that asks. `call_id` is the id of the model's call that the asking call
     belongs to. `number` counts equal questions of the running attempt at the call: when the call runs again,
@@ -226,9 +219,8 @@ def decide_question(
         return RecallAnswer(to_answer(mine.answer))
     # A form that is asked for again was checked and refused by the program that asks. Texts that are equal without
     # their secrets may be about two things.
-    if MASK in question.text or any(MASK in option.label for option in question.options):
-        equal = [item for item in equal if item.body.question_id in same]
-    for item in equal if question.schema is None else ():
+    has_secret = MASK in question.text or any(MASK in option.label for option in question.options)
+    for item in () if has_secret or question.schema is not None else equal:
         if item.answer is not None:
             return RecallAnswer(to_answer(item.answer, is_repeated=True))
         if item.body.call_id != call_id:

@@ -235,8 +235,12 @@ async def fork_run(
     if more := options.get("metadata"):
         head = replace(head, metadata={**(head.metadata or {}), **more})
     state = fold([head, *[event.body for event in events[1:at]]])
-    is_between = text is None and not state.turn.is_open and state.stays_open
-    is_idle = is_between and state.is_session
+    is_closed = text is None and not state.turn.is_open
+    is_idle = is_closed and state.is_session
+    is_between = is_idle or (is_closed and state.stays_open and state.turn.number > 0)
+    if is_between and not is_idle and isinstance(events[at - 1].body, e.SnapshotTaken):
+        # The user of the task made this change for the next turn, and would make it twice.
+        return await fork_run(agent, run_id, at - 1, given, options)
     if state.turn.is_open is (text is not None) and not is_between:
         raise ConfigError(
             f"the turn is not over at event {at}, so the fork continues it; do not give a text"

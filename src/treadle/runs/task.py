@@ -43,7 +43,7 @@ class Task(Protocol):
 
     A task with a simulated user has a method `reply`, which may be a coroutine function. It is given the transcript
     after each answer and returns what the user says next; `None` if the user has no more to say. A run has at most
-    `max_turns` turns, which is 100 if the task has no such attribute. A `reply` with a second parameter is also
+    `max_turns` turns, which is 100 if the task has no such attribute. A `reply` with a parameter `sandbox` is also
     given the run's `Sandbox`, whose files it may read and change; it is then called before the first turn too, with
     no messages, and what it returns there is not used. A task that rewards single steps has a method
     `score_steps`, which is given the transcript and returns a reward for each assistant message. A task that is
@@ -106,10 +106,10 @@ async def find_reply(task: Task | None, messages: Sequence[Message], sandbox: Sa
     Raises: `ConfigError` if it is no text.
     """
     reply = getattr(task, "reply", None)
-    works_on_files = reply is not None and len(inspect.signature(reply).parameters) > 1
+    works_on_files = reply is not None and "sandbox" in inspect.signature(reply).parameters
     if reply is None or not (works_on_files or messages):
         return None
-    said: Any = reply(messages, sandbox) if works_on_files else reply(messages)
+    said: Any = reply(messages, sandbox=sandbox) if works_on_files else reply(messages)
     if isinstance(said, Awaitable):
         said = await said
     if not isinstance(said, str | None):

@@ -3,7 +3,7 @@
 import calendar
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate
 from time import gmtime
@@ -131,10 +131,10 @@ class RecordedRules(Rules):
         return SettleInner(known.result, is_recorded=True)
 
     def decide_question(
-        self, question: Question, asker_id: str, call_id: str, number: int, same: Collection[str]
+        self, question: Question, asker_id: str, call_id: str, number: int
     ) -> QuestionDecision:
         """Answer a question from the journal. Nobody else is asked."""
-        decided = decide_question(self._record.state, question, asker_id, call_id, number, same)
+        decided = decide_question(self._record.state, question, asker_id, call_id, number)
         return RefuseToAsk("The journal has no answer.") if isinstance(decided, AskNow) else decided
 
     def compare(self, parent_id: str, bodies: Sequence[e.DurableBody]) -> None:

@@ -6,7 +6,7 @@ So are the inner calls of a running tool.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,6 +18,7 @@ from treadle.core import events as e
 from treadle.core.actions import AskUser
 from treadle.core.asking import (
     Answer,
+    AskNow,
     Question,
     QuestionDecision,
     RecallAnswer,
@@ -110,8 +111,6 @@ class Questioner:
         """The timer of the run's deadline. It stands still while the user is asked."""
         self.arrivals = Arrivals()
         """The answers and decisions that arrive from outside while somebody is asked."""
-        self.originals: dict[str, tuple[str, ...]] = {}
-        """The texts, with their secrets, of the questions that this process asked without them, by id."""
         self._lock: asyncio.Lock | None = None
         self._postponed: set[str] = set()
         """The ids of the questions that the user did not answer since the run was driven."""
@@ -181,6 +180,8 @@ class Asking(Struct, eq=False):
     _call_id: str
     _outbox: Outbox
     _counts: dict[tuple[str, str], int] = {}
+    _known: dict[tuple[str, ...], Answer] = {}
+    """The answers to questions with secrets, by the call, the text and the options with their secrets."""
     running: list[tuple[Effect, asyncio.Timeout | None]] = []
     """The effect and the timer of the call, and those of a call that it makes. The timers stand still while the
     user is asked."""
@@ -196,34 +197,43 @@ class Asking(Struct, eq=False):
 
         `question` is the `original` without secrets.
         """
-        questioner, outbox = self._questioner, self._outbox
-        said = key_of(original), *[option.label for option in original.options]
-        same = [key for key, other in questioner.originals.items() if other == said]
+        said = call_id, original.text, *[option.label for option in original.options]
+        known = self._known.get(said)
         key = call_id, key_of(question)
         number = self._counts[key] = self._counts.get(key, 0) + 1
-        can_park = all([effect is not Effect.ONCE for effect, _ in self.running])
         if self.is_over:
             raise NotAskedError(NOBODY)
         if question.schema is not None:
             from treadle.tools.schema.answer_schema import check_schema
 
             check_schema(question.schema)
-        decided = questioner.rules.decide_question(question, call_id, self._call_id, number, same)
-        if isinstance(decided, RefuseToAsk):
-            raise NotAskedError(decided.reason)
+        decided = self._questioner.rules.decide_question(question, call_id, self._call_id, number)
         if isinstance(decided, RecallAnswer):
-            return decided.answer
-        if not can_park and questioner.asker is None:
+            answer = decided.answer
+        elif isinstance(decided, AskNow):
+            answer = await self._ask(decided, known)
+        elif known is None:
+            raise NotAskedError(decided.reason)
+        else:
+            answer = known
+        if question != original and question.schema is None:
+            self._known.setdefault(said, answer)
+        return answer if known is None else replace(answer, is_repeated=True)
+
+    async def _ask(self, decided: AskNow, known: Answer | None) -> Answer:
+        """Ask, unless the answer is `known`, and record it. Raises: `NotAskedError`, `ParkedError`."""
+        questioner, outbox = self._questioner, self._outbox
+        can_park = all([effect is not Effect.ONCE for effect, _ in self.running])
+        if known is None and not can_park and questioner.asker is None:
             raise NotAskedError(NOBODY)
         body = decided.body
-        if question != original:
-            questioner.originals[body.question_id] = said
         self.open_ids.append(body.question_id)
         if not decided.is_recorded:
             outbox.put(body)
         await outbox.kept()
         with held(*[timer for _, timer in self.running]):
-            answer = await questioner.consult(body)
+            # A repeated question is recorded too, so that a call that runs again counts the same questions.
+            answer = await questioner.consult(body) if known is None else known
         if self.is_over:
             raise NotAskedError(NOBODY)
         if answer is not None:
@@ -290,11 +300,11 @@ class Rules:
         return RunInner(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
 
     def decide_question(
-        self, question: Question, asker_id: str, call_id: str, number: int, same: Collection[str]
+        self, question: Question, asker_id: str, call_id: str, number: int
     ) -> QuestionDecision:
         """Decide about a question of the call `asker_id`, which is part of the model's call `call_id`.
 
-        `number` is how often the call has asked it; for `same` see `asking.decide_question`.
+        `number` is how often the call has asked it.
         """
         return RefuseToAsk(NOBODY)
 
@@ -320,9 +330,9 @@ class RunRules(Rules):
         return decide_inner(self._state, parent_id, number, name, arguments)
 
     def decide_question(
-        self, question: Question, asker_id: str, call_id: str, number: int, same: Collection[str]
+        self, question: Question, asker_id: str, call_id: str, number: int
     ) -> QuestionDecision:
-        return decide_question(self._state, question, asker_id, call_id, number, same)
+        return decide_question(self._state, question, asker_id, call_id, number)
 
     def allow(self, drivers: frozenset[str]) -> Allowance:
         """See `Rules.allow`. Calls of one step that drive runs have equal shares."""

@@ -119,7 +119,11 @@ def build_image(context: Path, seconds: float, dockerfile: Path | None = None) -
         _LOG.warning("an image is built from %s, which can take minutes", context)
         made = _call(command, seconds, lock)
         if made.returncode != 0 and _CANNOT_START.search(made.stdout) and "podman" in command[0]:
-            made = _call([*command[:2], "--isolation=chroot", *command[2:]], seconds, lock)
+            command.insert(2, "--isolation=chroot")
+            made = _call(command, seconds, lock)
+        if made.returncode != 0 and "layer not known" in made.stdout:
+            # Another program removed an image while Podman looked through all of them.
+            made = _call(command, seconds, lock)
         if made.returncode != 0:
             raise ConfigError(f"its image cannot be built: {_explain(made)}")
         image_id = note.read_text().strip()
@@ -445,9 +449,16 @@ def _locked(name: str) -> Iterator[tuple[Path, int]]:
         raise SandboxError(f"an image cannot be made or unpacked in {str(folder)!r}: {error}") from error
 
 
+def find_ignored(dockerfile: Path) -> Path:
+    """Return where a Dockerfile may have a `.dockerignore` of its own, in place of that of the folder."""
+    return dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+
+
 def digest_build(context: Path, dockerfile: Path) -> str:
     """Return a hash of a Dockerfile and of all files of a folder, with their names and modes."""
-    paths = sorted({*context.rglob("*"), *([dockerfile] if dockerfile.exists() else [])})
+    # One of several Dockerfiles in the folder is hashed twice, because it says which one is meant.
+    beside = [] if dockerfile == context / "Dockerfile" else [dockerfile, find_ignored(dockerfile)]
+    paths = [*sorted(context.rglob("*")), *[path for path in beside if path.exists()]]
     found = [(path, path.lstat()) for path in paths]
     return _hash_files(
         tuple((path, status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found), context

@@ -224,6 +224,9 @@ def _read_turn(
         step.get("healthcheck"),
         environment.get("healthcheck") if isinstance(environment, dict) else None,
     ]
+    commands = [check.get("command") for check in checks if isinstance(check, dict)]
+    if not all(isinstance(command, str) for command in commands):
+        raise ConfigError(f"its healthcheck has the commands {commands!r:.80}; give texts")
     return HarborTurn(
         _show((base / "instruction.md").read_text("utf-8")),
         place,
@@ -236,7 +239,7 @@ def _read_turn(
         name=name,
         workdir=base / "workdir" if name and (base / "workdir").is_dir() else None,
         least=cast("dict[str, float]", least),
-        ready=" && ".join([f"({check['command']})" for check in checks if isinstance(check, dict)]),
+        ready=" && ".join([f"({command}\n)" for command in commands]),  # it may end with a comment
     )
 
 

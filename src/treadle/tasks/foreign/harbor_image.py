@@ -27,6 +27,7 @@ from treadle.sandbox.commands.images import (
     NoBuilderError,
     build_image,
     digest_build,
+    find_ignored,
     find_image_fault,
     open_image,
 )
@@ -132,6 +133,7 @@ def find_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     Raises: `ConfigError` that says why neither can be had.
     """
     _check_entry(build.dockerfile)
+    folder = _find_folder(settings)
     try:
         return read_image(build, settings)
     except ConfigError as error:
@@ -155,8 +157,15 @@ def find_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     except (ConfigError, SandboxError) as error:
         _FAILED[key] = time.monotonic(), str(error)
         raise ConfigError(str(error)) from error
-    folder = settings.get("workdir")
-    return Image(folder=folder if isinstance(folder, str) else root.begin, root=root)
+    return Image(folder=folder or root.begin, root=root)
+
+
+def _find_folder(settings: Mapping[str, object]) -> str | None:
+    """Return the working folder that the settings name; `None` if they do not. Raises: `ConfigError`."""
+    given = settings.get("workdir")
+    if given is not None and not (isinstance(given, str) and given.startswith("/")):
+        raise ConfigError(f"its environment.workdir is {given!r:.80}; give an absolute path")
+    return given and (given.rstrip("/") or "/")
 
 
 def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
@@ -168,7 +177,8 @@ def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     if not path.is_file():
         given = settings.get("docker_image")
         raise needs_image(f"its image is {given!r}" if given else "it has no Dockerfile")
-    key = (digest_build(build.context, path), settings.get("workdir"), str(find_binds()))
+    folder = _find_folder(settings)
+    key = (digest_build(build.context, path), folder, str(find_binds()))
     if known := _READ.get(key):
         return known.copy()
     image = Image()
@@ -177,14 +187,13 @@ def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
         if word.upper() == "FROM":
             image = Image()  # What an earlier stage makes is not in the image.
         try:
-            _apply(image, build.context, word.upper(), rest.strip())
+            _apply(image, build, word.upper(), rest.strip())
         except ValueError as error:
             if isinstance(error, ConfigError):
                 raise
             why = f": {error}" if str(error) else ""
             raise needs_image(f"its Dockerfile has `{line[:80]}`{why}") from error
-    if isinstance(folder := settings.get("workdir"), str):
-        image.folder = folder.rstrip("/") or "/"
+    image.folder = folder or image.folder
     if image.folder == "/":
         raise needs_image("its working folder is the root")
     for name in (image.folder, *image.files):
@@ -215,7 +224,7 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in re.sub(r"\\[ \t]*\n", " ", kept).splitlines() if line.strip()]
 
 
-def _apply(image: Image, context: Path, word: str, rest: str) -> None:
+def _apply(image: Image, build: ImageBuild, word: str, rest: str) -> None:
     """Apply an instruction. Raises: `ConfigError`, and `ValueError` with the reason, if it needs an image."""
     if word == "FROM":
         *folders, last = next((name for name in rest.split() if name[:2] != "--"), "").split("/")
@@ -227,7 +236,7 @@ def _apply(image: Image, context: Path, word: str, rest: str) -> None:
         image.folder = _resolve(image, _expand(image, rest.strip("\"'")))
         image.folders.add(image.folder)
     elif word in ("COPY", "ADD"):
-        _copy(image, context, _expand(image, rest), may_unpack=word == "ADD")
+        _copy(image, build, _expand(image, rest), may_unpack=word == "ADD")
     elif word == "ARG":
         for name, has_value, value in (pair.partition("=") for pair in shlex.split(rest)):
             image.arguments[name] = _expand(image, value) if has_value else ""
@@ -353,7 +362,7 @@ def _resolve(image: Image, path: str) -> str:
     return f"/{'/'.join(parts)}"
 
 
-def _copy(image: Image, context: Path, arguments: str, *, may_unpack: bool) -> None:
+def _copy(image: Image, build: ImageBuild, arguments: str, *, may_unpack: bool) -> None:
     """Add the files of a COPY or ADD line to an image. Raises: `ConfigError`."""
     if re.match(r"--from=\S*astral-sh/uv\b", arguments):
         return  # uv is among the installers that do nothing here
@@ -371,12 +380,13 @@ def _copy(image: Image, context: Path, arguments: str, *, may_unpack: bool) -> N
     target = _resolve(image, target)
     is_folder |= target in image.folders or any(path.startswith(f"{target}/") for path in image.files)
     is_folder |= target[1:] in NAMES.root_folders
-    is_ignored = _read_ignored(context)
+    context, is_ignored = build.context, _read_ignored(build)
     if target in _TESTS or target.startswith(tuple(f"{path}/" for path in _TESTS)):
         return
     for source in sources:
         inner = source.strip("/").removeprefix("./")
-        found = [context] if inner in ("", ".") else sorted(context.glob(inner))
+        named = [context] if inner in ("", ".") else sorted(context.glob(inner))
+        found = [path for path in named if path.is_dir() or not is_ignored(str(path.relative_to(context)))]
         if not found:
             raise ConfigError(f"its Dockerfile copies {source!r}, which is not there")
         for path in found:
@@ -389,20 +399,21 @@ def _copy(image: Image, context: Path, arguments: str, *, may_unpack: bool) -> N
                     image.files[f"{target}/{file.relative_to(path).as_posix()}"] = file.read_bytes()
 
 
-def _read_ignored(context: Path) -> Callable[[str], bool]:
+def _read_ignored(build: ImageBuild) -> Callable[[str], bool]:
     """Return a function that says whether `.dockerignore` keeps a path of the context out of the build."""
-    path = context / ".dockerignore"
+    own = find_ignored(build.dockerfile)
+    path = own if own.is_file() else build.context / ".dockerignore"
     lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
     given = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
-    # In contrast to git's, all rules are about the whole path.
+    # In contrast to git's, all rules are about the whole path, and the last one decides, also one about a folder.
     names = [posixpath.normpath(rule.lstrip("!").strip()).strip("/") for rule in given]
-    rules = IgnoreRules(
-        f"{'!' * rule.startswith('!')}/{name}" for rule, name in zip(given, names, strict=True)
-    )
+    rules = [
+        IgnoreRules([f"{'!' * rule.startswith('!')}/{name}"]) for rule, name in zip(given, names, strict=True)
+    ]
 
     def is_ignored(name: str) -> bool:
         parts = [PurePosixPath(name), *PurePosixPath(name).parents][:-1]
-        found = [rules.ignores(str(part), is_folder=True) for part in parts]
+        found = [rule.ignores(str(part), is_folder=True) for rule in reversed(rules) for part in parts]
         return next((verdict for verdict in found if verdict is not None), False)
 
     return is_ignored
