@@ -146,12 +146,9 @@ def _print_runs(found: list[RunInfo]) -> None:
     columns = _COLUMNS if console.width >= _WIDE else _COLUMNS[:-1]
     rows = [_write_row(info)[: len(columns)] for info in found]
     table = make_table(*columns, "task", numbers=_NUMBERS)
-    taken = 0
-    for index, name in enumerate(columns):
-        width = table.columns[index].min_width = max(len(name), *(len(row[index]) for row in rows))
-        taken += width + 3
-    # The last column has the room that is left, so that no other column is cut.
-    room = max(12, console.width - taken - 2) if console.is_terminal else 80
+    taken = sum([3 + max(map(len, cells)) for cells in zip(columns, *rows, strict=True)])
+    # The last column has the room that is left.
+    room = max(6, console.width - taken) if console.is_terminal else 80
     for info, (run_id, status, *cells) in zip(found, rows, strict=True):
         style = _MARKS[status_of(info)][1] or style_of(info.stop_reason)
         caller = f"↳ {info.caller_run_id}: " if info.caller_run_id else ""
