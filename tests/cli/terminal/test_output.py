@@ -5,10 +5,9 @@ import pty
 import re
 
 import pytest
+from tests.cli.command import Cli
 
 from treadle.cli.terminal.output import write_cost
-
-from tests.cli.command import Cli
 
 
 def test_a_cost_that_is_too_small_to_show_is_not_nothing() -> None:
