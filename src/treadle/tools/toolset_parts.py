@@ -114,7 +114,7 @@ def load_function(given: str | Callable[..., Any], takes: str) -> Callable[..., 
     except TypeError as error:
         named = given if isinstance(given, str) else getattr(found, "__name__", found)
         raise ConfigError(f"{named!r} cannot be called with one argument, {takes}: {error}") from None
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def load_reference(reference: str) -> Any:
