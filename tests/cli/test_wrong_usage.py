@@ -30,7 +30,7 @@ completion bsh                             | 'bsh' is not one of 'bash', 'zsh'  
 # Missing, surplus and conflicting words
 run                                        | there is nothing to do: write `treadle run TEXT`   | 2
 run ''                                     | there is nothing to do                             | 2
-run hi there $M                            | unexpected extra argument(s) (there)               | 2
+run hi there $M                            | got unexpected extra argument (there). See         | 2
 run hi --model                             | option '--model' requires an argument              | 2
 run hi $M --json --quiet                   | give --json or --quiet, not both                   | 2
 run hi $M --mount-all                      | --mount-all goes with --mount dir                  | 2
