@@ -14,12 +14,10 @@ from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.format import format_age, style_of
 from treadle.cli.terminal.output import (
     clean,
-    make_table,
     print_error,
     print_json,
     print_line,
     print_note,
-    print_table,
     shorten,
     spinner,
     stdout,
@@ -28,6 +26,7 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
+from treadle.cli.terminal.printed_tables import make_table, print_table
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.tally import Tally
 from treadle.core.types import Json, StopReason

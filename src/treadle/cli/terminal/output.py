@@ -1,4 +1,4 @@
-"""The functions with which all commands print: texts, numbers, tables and progress bars."""
+"""The functions with which all commands print: texts, numbers and progress bars."""
 
 import os
 import re
@@ -6,8 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -21,7 +19,6 @@ from treadle.core.types import Json, Usage
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Column, Table
     from rich.text import Text
 
 
@@ -34,10 +31,6 @@ _RAW_CONTROL = re.compile(
 )
 """Those that JSON may have as they are, in UTF-8."""
 _TABS_AND_ENDS = re.compile(r"\s+")
-_GAP = 3
-"""How far the columns of a table are from each other."""
-_WRAPPED_CHARS = 24
-"""The room for a column whose cells may have several lines."""
 
 
 @cache
@@ -320,60 +313,6 @@ def write_command(command: str, /, *words: str, **options: OptionValue) -> str:
     if any(word.startswith("-") for word in words):
         return shlex.join(["treadle", command, *more, "--", *words])
     return shlex.join(["treadle", command, *words, *more])
-
-
-def make_table(*columns: str, numbers: Collection[str] = (), wrapped: Collection[str] = ()) -> "Table":
-    """Return an empty table. The columns in `numbers` are aligned right, and the cells of those in `wrapped` may
-    have several lines."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(
-            name,
-            justify="right" if name in numbers else "left",
-            no_wrap=name not in wrapped,
-            overflow="fold" if name in wrapped else "ellipsis",
-        )
-    return table
-
-
-def print_table(table: "Table") -> None:
-    """Print a table. In a pipe it is as wide as it needs; a terminal that is too narrow gets it in parts."""
-    console = stdout()
-    if not console.is_terminal:
-        console.print(table, width=200)
-        return
-    for index, part in enumerate(_split(table, console.width)):
-        console.print(*[""] * (index > 0), part, sep="\n")
-
-
-def _split(table: "Table", width: int) -> "Iterator[Table]":
-    """Yield parts of a table that fit into `width`, so that no number is cut. Each begins with the first column,
-    which says what its rows are."""
-    sizes = [_GAP + _measure(column) for column in table.columns]
-    part, free = table.columns[:1], width + _GAP - sizes[0]
-    for column, size in zip(table.columns[1:], sizes[1:], strict=True):
-        if len(part) > 1 and size > free:
-            yield _frame(table, part)
-            part, free = table.columns[:1], width + _GAP - sizes[0]
-        part, free = [*part, column], free - size
-    yield _frame(table, part)
-
-
-def _measure(column: "Column") -> int:
-    from rich.cells import cell_len
-
-    chars = max([cell_len(str(text)) for text in (column.header, *column.cells)])
-    return chars if column.no_wrap else min(chars, _WRAPPED_CHARS)
-
-
-def _frame(table: "Table", columns: "list[Column]") -> "Table":
-    """Return a table of some columns of another one."""
-    part = copy(table)
-    part.columns = [replace(column, _index=index) for index, column in enumerate(columns)]
-    return part
 
 
 def _can_show() -> bool:
