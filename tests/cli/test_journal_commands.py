@@ -350,7 +350,10 @@ def test_tasks_are_listed_and_shown(cli: Cli) -> None:
     shown = cli("tasks", TASK).out
     assert "› I need one number from the CSV files in orders/" in shown
     assert "README.md  " in shown
-    assert cli("tasks", TASK, "--json").lines[0]["tools"] == ["files"]
+    assert "turns: " not in shown
+    assert "turns: up to 100; the first message is below" in cli("tasks", "shop:cancel-easy-0000").out
+    found = cli("tasks", TASK, "--json").lines[0]
+    assert (found["tools"], found["max_turns"]) == (["files"], 1)
     assert cli("tasks", "nope").code == 2
 
 

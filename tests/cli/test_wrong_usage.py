@@ -30,7 +30,7 @@ completion bsh                             | 'bsh' is not one of 'bash', 'zsh'  
 # Missing, surplus and conflicting words
 run                                        | there is nothing to do: write `treadle run TEXT`   | 2
 run ''                                     | there is nothing to do                             | 2
-run hi there $M                            | unexpected extra argument(s) (there)               | 2
+run hi there $M                            | got unexpected extra argument (there). See         | 2
 run hi --model                             | option '--model' requires an argument              | 2
 run hi $M --json --quiet                   | give --json or --quiet, not both                   | 2
 run hi $M --mount-all                      | --mount-all goes with --mount dir                  | 2
@@ -195,7 +195,7 @@ eval lst.json                              | no such file or directory; did you 
 eval -m mock:echo --rows lst.json          | did you mean 'list.json'                           | 2
 eval -m mock:echo --task conversations:lst.json | did you mean 'list.json'                      | 2
 persona show lst.json                      | no such file or directory; did you mean 'list.json' | 2
-skills list foldr                          | got unexpected extra argument(s) (foldr)           | 2
+skills list foldr                          | got unexpected extra argument (foldr)              | 2
 skills list --skills foldr                 | with skills; did you mean 'folder'                 | 2
 import bad.jsnl                            | did you mean 'bad.json                             | 2
 run hi $M --mount foldr                    | did you mean 'folder'                              | 2

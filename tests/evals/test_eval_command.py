@@ -52,6 +52,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Cli:
 
 
 def test_the_table_says_what_was_measured(made: Cli) -> None:
+    above = made("eval", "report", ".")
+    assert (above.code, "'.' has no evaluations; choose one below it, such as 'one'" in above.err) == (
+        2,
+        True,
+    ), above
     out = made("eval", "report", "one").out
     assert re.search(r"oracle\s+8\s+1\.000 \[0\.\d+, 1\.000\]\s+1\.000", out)
     assert re.search(r"oracle - oracle:0\.6: \+0\.\d+ \[", out)
@@ -340,7 +345,10 @@ def test_a_mistake_in_a_task_is_told_once_with_its_name(tmp_path: Path, part: st
     assert "tried again" not in found.out + found.err
 
 
-def test_ctrl_c_counts_the_samples_in_flight_before_the_first_has_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("window", "end"), [(2, "go on with: treadle eval"), (3, "nothing is missing")])
+def test_ctrl_c_counts_the_samples_in_flight_before_the_first_has_ended(
+    tmp_path: Path, window: int, end: str
+) -> None:
     cli = Cli(tmp_path)
     check = "    open(task.task_id, 'w').close()\n    while not os.path.exists('go'):\n"
     check += "        time.sleep(0.01)\n    return 1\n"
@@ -350,18 +358,18 @@ def test_ctrl_c_counts_the_samples_in_flight_before_the_first_has_ended(tmp_path
         "TASKS = [SimpleTask(task_id=f't-{n}', input='hi', grader=check) for n in range(3)]\n",
     )
     process = cli.start(
-        "eval", "--task", "slow.py:TASKS", "--model", "mock:echo", "--window", "2", "--out", "e"
+        "eval", "--task", "slow.py:TASKS", "--model", "mock:echo", "--window", str(window), "--out", "e"
     )
-    while not all((tmp_path / name).exists() for name in ("t-0", "t-1")):
+    while not all((tmp_path / f"t-{number}").exists() for number in range(window)):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     assert process.stderr
     told = process.stderr.readline()
     (tmp_path / "go").touch()
-    process.communicate(timeout=120)
-    assert told.startswith("stopping: 2 samples in flight will be finished"), told
-    assert process.returncode == 130
+    _, rest = process.communicate(timeout=120)
+    assert told.startswith(f"stopping: {window} samples in flight will be finished"), told
+    assert (process.returncode, rest.count(f"interrupted; {end}")) == (130, 1), rest
 
 
 def test_reports_are_written_at_the_end(made: Cli) -> None:

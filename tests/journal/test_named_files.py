@@ -16,6 +16,8 @@ from treadle.journal.named_files import read_named, suggest_path
         ("foldr/x", "; there is no folder '{}/foldr'; did you mean 'folder'?"),
         ("folder/x", "; give another"),
         ("zzz", "; give another"),
+        ("mine.db", "; give another"),  # only the endings are alike
+        ("rnus.sqlite", "; give another"),
         (".hiden", "; give another"),
         ("runs.db", "; give another"),
         ("runs.db/x", "; '{}/runs.db' is not a folder"),

@@ -165,6 +165,23 @@ async def test_a_function_that_returns_something_else_is_told_what_it_may_return
         await scorer.score(Subject(None, None, [], None))
 
 
+def test_a_function_that_cannot_be_called_is_refused_before_anything_is_graded(tmp_path: Path) -> None:
+    file = tmp_path / "rewards.py"
+    file.write_text("def two(run, task):\n    return 1\ndef more(subject, limit=3):\n    return 1\n")
+    with pytest.raises(ConfigError, match=r"two' cannot be called with one argument, a Subject: .*'task'"):
+        scorers(f"{file}:two")
+    with pytest.raises(ConfigError, match="'<lambda>' cannot be called with one argument, a Subject"):
+        FunctionScorer("mine", function=lambda: 1)  # type: ignore[misc,arg-type]
+    assert len(scorers(f"{file}:more")) == 1
+    assert FunctionScorer("mine", function=print).name == "mine"
+
+
+@pytest.mark.parametrize("given", ["check:0.5", "rewards.py"])
+def test_what_is_no_reference_of_a_function_is_told_how_one_is_written(given: str) -> None:
+    with pytest.raises(ConfigError, match=f"no scorer '{given}'.* or file.py:function.* as in check=0.5"):
+        scorers(given)
+
+
 async def test_a_scorer_that_fails_gives_no_reward_instead_of_0() -> None:
     """The reference records a reward of 0 when its grader raises, which training takes for a real 0."""
     journal = MemoryJournal()

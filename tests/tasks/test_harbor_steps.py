@@ -191,6 +191,7 @@ async def test_changes_for_a_turn_are_one_event_with_it(tmp_path: Path) -> None:
     ("changes", "why"),
     [
         ({"task.toml": "steps = 3\n"}, "its steps are 3; write tables"),
+        ({"task.toml": 'multi_step_reward_strategy = "maen"\n'}, "strategy is 'maen'; write 'mean' or 'final'"),
         ({"task.toml": '[[steps]]\nname = "../first"\n'}, r"name '../first'; give the name of a folder in steps/"),
         ({"task.toml": '[[steps]]\nname = "none"\n'}, "cannot be read: .*steps/none/instruction.md"),
         ({"task.toml": '[[steps]]\nname = "first"\nmin_reward = "all"\n'}, "min_reward 'all'; give a number"),

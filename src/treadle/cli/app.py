@@ -212,13 +212,14 @@ def _report(error: BaseException) -> ExitCode:
     if os.environ.get("TREADLE_DEBUG"):
         traceback.print_exception(error)
     elif write_usage_error is not None:
-        text = _name_value(" ".join(str(write_usage_error()).split()).replace("Value error, ", ""), error)
+        told = " ".join(str(write_usage_error()).split()).replace("argument(s)", "argument")
+        text = _name_value(told.replace("Value error, ", ""), error)
         text = _suggest(text, error, context)
         used = f"{getattr(context, 'command_path', '')} {getattr(error, 'option_name', '')}"
         if (advice := MOVED.get(used.removeprefix("treadle "))) is not None:
             text = f"{text.partition('.')[0].partition(' (')[0].partition(';')[0]}; {advice}"
         more = f" See: {context.command_path} --help" if context is not None else ""
-        print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?', ')')) else '.'}{more}")
+        print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}{more}")
         return ExitCode.MISUSE
     elif isinstance(error, TreadleError):
         print_error(write_error(error))

@@ -102,7 +102,9 @@ class JobFolder(Struct, Generic[C], frozen=True):
         """Open the ledger for reading, and yield it with the configuration. Raises: `ConfigError` if this is no
         folder of such a job."""
         if not self.ledger.exists():
-            hint = suggest_path(self.path, f"give the folder that `{self.COMMAND} --out` wrote to")
+            below = [repr(str(item.parent)) for item in sorted(self.path.glob(f"*/{self.ledger.name}"))[:3]]
+            advice = f"choose one below it, such as {', '.join(below)}" if below else ""
+            hint = suggest_path(self.path, advice or f"give the folder that `{self.COMMAND} --out` wrote to")
             raise ConfigError(f"{str(self.path)!r} has no {self.NOUN}{hint}")
         with Ledger(self.ledger, is_readonly=True) as ledger:
             settings = ledger.get("settings")

@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import did_you_mean, find_near
 
 _MAX_NAMES = 2000
 """How many files of a folder are compared."""
@@ -23,7 +23,9 @@ def suggest_path(path: str | os.PathLike[str], otherwise: str = "") -> str:
             return f"; {str(folder)!r} is not a folder"
         return f"; there is no folder {str(folder)!r}{suggest_path(folder, otherwise)}"
     try:
-        names = [item.name for item in islice(folder.iterdir(), _MAX_NAMES) if item.name[0] != "."]
+        found = [item for item in islice(folder.iterdir(), _MAX_NAMES) if item.name[0] != "."]
+        # Two names are not alike because they end in the same way.
+        names = [item.name for item in found if find_near(place.stem, [item.stem])]
     except OSError:
         names = []
     return did_you_mean(place.name, names, otherwise)

@@ -167,7 +167,7 @@ def _make(spec: RewardSpec) -> Scorer:
     settings: dict[str, Any] = dict(spec.settings)
     if spec.scorer in SCORERS:
         make = SCORERS.load(spec.scorer)
-    elif ":" in spec.scorer:
+    elif ":" in spec.scorer and spec.scorer.rpartition(":")[2].isidentifier():
         from treadle.scoring.scorers import FunctionScorer
 
         make, settings = FunctionScorer, {**settings, FUNCTION: spec.scorer}
@@ -175,7 +175,7 @@ def _make(spec: RewardSpec) -> Scorer:
         hint = did_you_mean(spec.scorer, SCORERS.names())
         raise ConfigError(
             f"there is no scorer {spec.scorer!r}{hint or ';'} the scorers are {', '.join(SCORERS.names())}, or a "
-            "function as module:function"
+            "function as module:function or file.py:function, each with its weight as in check=0.5"
         )
     parameters = {name: item for name, item in inspect.signature(make).parameters.items() if name != "name"}
     known = list(parameters)

@@ -152,7 +152,7 @@ class FunctionScorer:
         Raises: `ConfigError` if it cannot be loaded.
         """
         self.name = name
-        self._function = load_function(function, "a Subject") if isinstance(function, str) else function
+        self._function = load_function(function, "a Subject")
 
     async def score(self, subject: Subject) -> Score | None:
         found: Any = await THREADS.run(partial(self._function, subject), {})

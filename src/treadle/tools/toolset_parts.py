@@ -99,12 +99,22 @@ def refuse_async(function: Any, what: str) -> None:
         raise ConfigError(f"{what} is an async function; give one without async")
 
 
-def load_function(reference: str, takes: str) -> Callable[..., Any]:
-    """Return the function at `package.module:function` or `file.py:function`. Raises: `ConfigError`."""
-    found = load_reference(reference)
+def load_function(given: str | Callable[..., Any], takes: str) -> Callable[..., Any]:
+    """Return a function, or the one at `package.module:function` or `file.py:function`.
+
+    Raises: `ConfigError` if there is none, or if it cannot be called with one argument, which `takes` describes.
+    """
+    found = load_reference(given) if isinstance(given, str) else given
     if not callable(found):
-        raise ConfigError(f"{reference!r} is {found!r:.100}; name a function that takes {takes}")
-    return found  # type: ignore[no-any-return]
+        raise ConfigError(f"{given!r} is {found!r:.100}; name a function that takes {takes}")
+    try:
+        inspect.signature(found).bind(None)
+    except ValueError:
+        pass  # a function of C that does not tell its parameters
+    except TypeError as error:
+        named = given if isinstance(given, str) else getattr(found, "__name__", found)
+        raise ConfigError(f"{named!r} cannot be called with one argument, {takes}: {error}") from None
+    return found
 
 
 def load_reference(reference: str) -> Any:

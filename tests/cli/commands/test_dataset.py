@@ -144,6 +144,9 @@ def test_show_has_messages_calls_results_and_verdicts(cli: Cli) -> None:
     ):
         missing = cli("dataset", "show", "d", which)
         assert (missing.code, said in missing.err) == (2, True), missing
+    cli.write("none/rows.jsonl", "")
+    missing = cli("dataset", "show", "none")
+    assert (missing.code, missing.err) == (2, "error: 'none' has no rows\n")
 
 
 def test_show_marks_what_is_not_trained_on(cli: Cli, tmp_path: Path) -> None:

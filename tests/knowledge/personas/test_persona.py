@@ -106,7 +106,7 @@ memory: 8
         ("name: Ada\nconstraints: [" + "x, " * 101 + "]", "at most 100"),
         ("name: Ada\napi_key: sk-123", "keys do not belong in a file"),
         ("name: Ada\nbackground: " + "x" * 1_000_001, "more than 1,000,000 bytes"),
-        ("", "must hold a mapping"),
+        ("", "must hold a mapping of keys to values, and it is empty"),
     ],
     ids=["tag", "bomb", "deep", "nul", "surrogate", "line", "list", "long", "many", "key", "large", "empty"],
 )

@@ -11,18 +11,17 @@ from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.terminal.output import (
     bar,
-    make_table,
     print_error,
     print_json,
     print_line,
     print_note,
     print_parts,
-    print_table,
     shorten,
     spinner,
     write_cost,
     write_count,
 )
+from treadle.cli.terminal.printed_tables import make_table, print_table
 from treadle.cli.terminal.transcripts import EventPrinter
 from treadle.core.errors import ConfigError
 from treadle.core.types import Role

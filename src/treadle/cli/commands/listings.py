@@ -14,12 +14,10 @@ from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.format import format_age, style_of
 from treadle.cli.terminal.output import (
     clean,
-    make_table,
     print_error,
     print_json,
     print_line,
     print_note,
-    print_table,
     shorten,
     spinner,
     stdout,
@@ -28,6 +26,7 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
+from treadle.cli.terminal.printed_tables import make_table, print_table
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.tally import Tally
 from treadle.core.types import Json, StopReason
@@ -146,12 +145,9 @@ def _print_runs(found: list[RunInfo]) -> None:
     columns = _COLUMNS if console.width >= _WIDE else _COLUMNS[:-1]
     rows = [_write_row(info)[: len(columns)] for info in found]
     table = make_table(*columns, "task", numbers=_NUMBERS)
-    taken = 0
-    for index, name in enumerate(columns):
-        width = table.columns[index].min_width = max(len(name), *(len(row[index]) for row in rows))
-        taken += width + 3
-    # The last column has the room that is left, so that no other column is cut.
-    room = max(12, console.width - taken - 2) if console.is_terminal else 80
+    taken = sum([3 + max(map(len, cells)) for cells in zip(columns, *rows, strict=True)])
+    # The last column has the room that is left.
+    room = max(6, console.width - taken) if console.is_terminal else 80
     for info, (run_id, status, *cells) in zip(found, rows, strict=True):
         style = _MARKS[status_of(info)][1] or style_of(info.stop_reason)
         caller = f"↳ {info.caller_run_id}: " if info.caller_run_id else ""

@@ -11,13 +11,12 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.terminal.output import (
     clean,
-    make_table,
     print_finding,
     print_json,
     print_line,
     print_note,
-    print_table,
 )
+from treadle.cli.terminal.printed_tables import make_table, print_table
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import name_known
 from treadle.core.spec import PartSpec

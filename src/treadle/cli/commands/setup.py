@@ -223,15 +223,18 @@ def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
 
 
 def _print_task(ref: str, *, is_json: bool) -> None:
+    from treadle.runs.drive import MAX_TURNS
     from treadle.tasks import load_task
 
     task = load_task(ref)
+    turns = getattr(task, "max_turns", MAX_TURNS) if hasattr(task, "reply") else 1
     if is_json:
         value = {
             "task": ref,
             "input": task.input,
             "instructions": task.instructions,
             "tools": list(task.tools),
+            "max_turns": turns,
             "files": {path: content.decode("utf-8", "replace") for path, content in task.files.items()},
         }
         print_json(value)
@@ -239,6 +242,8 @@ def _print_task(ref: str, *, is_json: bool) -> None:
     print_line(ref, "bold")
     if task.instructions:
         print_line(f"instructions: {task.instructions}", "dim")
+    if turns > 1:
+        print_line(f"turns: up to {turns}; the first message is below", "dim")
     print_line(f"tools: {', '.join(task.tools)}\n", "dim")
     print_line("› " + clean(task.input).replace("\n", "\n  "), "cyan")
     for path, content in sorted(task.files.items()):

@@ -11,18 +11,17 @@ from treadle.cli.options import common as o
 from treadle.cli.terminal.job_view import NewestFeed
 from treadle.cli.terminal.output import (
     clean,
-    make_table,
     print_error,
     print_json,
     print_line,
     print_note,
-    print_table,
     shorten,
     stdout,
     write_command,
     write_count,
     write_output,
 )
+from treadle.cli.terminal.printed_tables import make_table, print_table
 from treadle.core.errors import ConfigError
 from treadle.core.texts.masking import hide_password
 from treadle.core.types import Json

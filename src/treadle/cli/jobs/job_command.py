@@ -195,7 +195,8 @@ class JobCommand:
         words = progress.WORDS
         missing = f"{write_count(progress.wanted - progress.kept, words.noun)} missing"
         if end.reason == "stopped":
-            print_interrupted(f"; go on with: {self.again}")
+            is_whole = progress.kept >= progress.wanted
+            print_interrupted("; nothing is missing" if is_whole else f"; go on with: {self.again}")
             return ExitCode.INTERRUPTED
         if end.reason == "failures":
             print_error(f"too many {words.item}s failed, the last one with: {end.error}")

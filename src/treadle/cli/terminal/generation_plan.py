@@ -5,16 +5,15 @@ from importlib.util import find_spec
 from typing import Any
 
 from treadle.cli.terminal.output import (
-    make_table,
     print_json,
     print_line,
     print_note,
-    print_table,
     stdout,
     write_cost,
     write_count,
     write_seconds,
 )
+from treadle.cli.terminal.printed_tables import make_table, print_table
 from treadle.datagen.config.estimate import Estimate, toolsets_of
 from treadle.datagen.config.generation_config import GenerationConfig
 

@@ -1,4 +1,4 @@
-"""The functions with which all commands print: texts, numbers, tables and progress bars."""
+"""The functions with which all commands print: texts, numbers and progress bars."""
 
 import os
 import re
@@ -19,7 +19,6 @@ from treadle.core.types import Json, Usage
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
 
@@ -314,29 +313,6 @@ def write_command(command: str, /, *words: str, **options: OptionValue) -> str:
     if any(word.startswith("-") for word in words):
         return shlex.join(["treadle", command, *more, "--", *words])
     return shlex.join(["treadle", command, *words, *more])
-
-
-def make_table(*columns: str, numbers: Collection[str] = (), wrapped: Collection[str] = ()) -> "Table":
-    """Return an empty table. The columns in `numbers` are aligned right, and the cells of those in `wrapped` may
-    have several lines."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(
-            name,
-            justify="right" if name in numbers else "left",
-            no_wrap=name not in wrapped,
-            overflow="fold" if name in wrapped else "ellipsis",
-        )
-    return table
-
-
-def print_table(table: "Table") -> None:
-    """Print a table. In a pipe it is as wide as it needs."""
-    console = stdout()
-    console.print(table, width=None if console.is_terminal else 200)
 
 
 def _can_show() -> bool:

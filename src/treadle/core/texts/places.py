@@ -162,7 +162,8 @@ def parse_document(data: bytes, path: str, *, is_yaml: bool | None = None) -> Do
             f"{path}:{mark.line + 1}: this is not valid YAML: {fault}{hint}"
         ) from error.__cause__
     if not isinstance(value, dict):
-        raise ConfigError(f"{path!r} must hold a mapping of keys to values, not {value!r:.40}")
+        found = "and it is empty" if value is None else f"not {value!r:.40}"
+        raise ConfigError(f"{path!r} must hold a mapping of keys to values, {found}")
     return Document(path, value, _compose(data, is_yaml))
 
 

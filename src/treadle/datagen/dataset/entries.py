@@ -184,8 +184,10 @@ def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> RowEntry:
         return last
     what = "rejected samples" if is_rejected else "rows"
     near = f"; there are {count:,} {what}"
-    if not count and not is_rejected and any(read_entries(path, is_rejected=True)):
-        near += ", and --rejected shows the rejected samples"
+    if not count:
+        has_others = not is_rejected and any(read_entries(path, is_rejected=True))
+        also = "; --rejected shows the rejected samples" if has_others else ""
+        raise ConfigError(f"{str(path)!r} has no {what}{also}")
     if known and not text.isdigit():
         near = did_you_mean(text, known, f"ids look like {known[0]!r}")
     raise ConfigError(f"there is no row {text!r} in {str(path)!r}{near}")

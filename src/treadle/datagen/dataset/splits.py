@@ -365,7 +365,7 @@ def _write_files(
     told = {name: [_tell_reasons(reasons)] for name, reasons in refused.items()}
     for key, writer in writers.items():
         for count, text in (
-            (writer.shortened, "turns that are not to be trained on in {}"),
+            (writer.shortened, "some turns of {}: those that are not to be trained on"),
             (writer.unweighted, "the weight of {}, for which the format has no place"),
         ):
             if count:

@@ -36,6 +36,7 @@ _BUILT_IN: dict[str, tuple[tuple[str, str], ...]] = {
     "mock": (
         ("mock:echo", "repeats what it is told, for tests and first steps"),
         ("mock:teacher", "solves tasks with tools, for data and tests without a model"),
+        ("mock:mediocre", "lies in a third of its answers, to test the filters of a generation"),
     ),
 }
 """The models of Treadle's own entry points, each with what it does."""

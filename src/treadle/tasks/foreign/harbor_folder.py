@@ -177,6 +177,11 @@ def read_folder(place: Path) -> list[HarborTurn]:
             steps = settings.get("steps") or [{"name": ""}]
             if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
                 raise ConfigError(f"its steps are {steps!r:.80}; write tables [[steps]]")
+            strategy = settings.get("multi_step_reward_strategy", "mean")
+            if strategy not in ("mean", "final"):
+                raise ConfigError(
+                    f"its multi_step_reward_strategy is {strategy!r:.80}; write 'mean' or 'final'"
+                )
             tables = [step for step in steps if isinstance(step, dict)]
             made = [_read_turn(place, settings, step, is_first=step is tables[0]) for step in tables]
         else:

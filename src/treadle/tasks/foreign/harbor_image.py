@@ -142,7 +142,7 @@ def find_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     if not given and not build.dockerfile.is_file():
         raise refusal
     if (fault := find_fault() or find_image_fault()) is not None:
-        raise ConfigError(f"it needs its image, which cannot be used here: {fault}")
+        raise ConfigError(f"{refusal}; images cannot be used here: {fault}")
     seconds = settings.get("build_timeout_sec", 600.0)
     limit = float(seconds) if isinstance(seconds, int | float) else 600.0
     place = [os.environ.get(name) for name in (BUILDER_VARIABLE, FOLDER_VARIABLE)]
@@ -155,8 +155,9 @@ def find_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     except NoBuilderError as error:
         raise ConfigError(f"{refusal}; {error}") from None
     except (ConfigError, SandboxError) as error:
-        _FAILED[key] = time.monotonic(), str(error)
-        raise ConfigError(str(error)) from error
+        why = f"{refusal}; {error}"
+        _FAILED[key] = time.monotonic(), why
+        raise ConfigError(why) from error
     return Image(folder=folder or root.begin, root=root)
 
 
