@@ -22,6 +22,7 @@ schema persnoa                             | 'persnoa' is not one of 'config', '
 models schema                              | was removed; write: treadle schema config          | 2
 persona schema -x                          | was removed; write: treadle schema persona         | 2
 generate --topic x                         | no such option: --topic; did you mean --set topics.  | 2
+eval --max-steps 3                         | did you mean --set agent.max_steps=VALUE?          | 2
 generate --zzz x                           | no such option: --zzz; keys of the configuration ar | 2
 generate --schema                          | no such option: --schema; write: treadle schema gen | 2
 rollout --schema                           | no such option: --schema; write: treadle schema rol | 2

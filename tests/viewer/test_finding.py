@@ -34,6 +34,8 @@ The **largest** one is of `Acme`:
 
 1. See [the report](https://example.org/report), [a script](javascript:alert(1)) and ![a picture](https://example.org/x.png)
 2. {EVIL}
+
+[//]: # (what a reader would not see)
 """
 
 
@@ -139,6 +141,7 @@ async def test_markdown_of_answers_is_laid_out_and_stays_text(
     assert "**" not in said
     assert "| Acme" not in said
     assert EVIL in said
+    assert "what a reader would not see" in said
     assert "https://example.org/x.png" in said  # a picture of another server is not loaded
     links = "[...document.querySelectorAll('.markdown a')].map(one => [one.href, one.rel])"
     assert await to_thread(browser.evaluate, links) == [["https://example.org/report", "noopener noreferrer"]]
@@ -150,6 +153,19 @@ async def test_markdown_of_answers_is_laid_out_and_stays_text(
     await to_thread(wait, browser, "!document.querySelector('.markdown')")
     await to_thread(press, browser, "M")
     await to_thread(wait, browser, "document.querySelector('.markdown strong').innerText === 'largest'")
+    assert browser.complaints == []
+
+
+@pytest.mark.parametrize("text", [f"{'>' * 30_000} x", f"{'**' * 1500}x{'**' * 1500}", "_a" * 60_000])
+async def test_an_answer_that_is_nested_deeply_or_long_can_be_read(
+    text: str, browser: Chromium, live: str, journal: Journal
+) -> None:
+    """Rules out the defect that such an answer, of which a part is shown first, ended the page."""
+    run = await Agent(ScriptedModel([answer(text)]), journal=journal).run("Say much.")
+    await to_thread(show, browser, f"{live}run/{run.run_id}", ".block.inference button.more")
+    await to_thread(browser.evaluate, "document.querySelector('.block.inference button.more').click()")
+    said = "document.querySelector('.block.inference .said')?.innerText.replaceAll('\\n', '')"
+    await to_thread(wait, browser, f"{said}?.includes({json.dumps(text[-1490:])})")
     assert browser.complaints == []
 
 

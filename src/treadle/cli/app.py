@@ -255,7 +255,11 @@ def _suggest_key(name: str, command: str) -> str:
     from treadle.core.texts.mistakes import Keys
 
     keys = Keys(lambda: schema_of(command), {})
-    near = find_near(name, keys.known(()))
+    name, known = name.replace("-", "_"), keys.known(())
+    places = [place for place in keys.sections_with(name) if "*" not in place]
+    if places and name not in known:
+        return f"; did you mean --set {places[0]}.{name}=VALUE?"
+    near = find_near(name, known)
     if not near:
         return "; keys of the configuration are given with --set KEY=VALUE"
     return f"; did you mean --set {'.'.join([near[0], *keys.known((near[0],))[:1]])}=VALUE?"

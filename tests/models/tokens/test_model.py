@@ -237,6 +237,31 @@ async def test_an_engine_that_dies_in_the_middle_is_given_up_like_any_other():
     assert told == [1, 2, 3, 4]
 
 
+async def test_an_engine_that_samples_nothing_after_a_failure_is_given_up():
+    """Rules out the defect that a piece without ids counted as progress, so that the attempts had no end."""
+    renderer = make("chatml")
+    engine = ScriptedEngine(renderer, [])
+    dead = ServerError("dead", status=503)
+    one, nothing = [engine.sampled(text, finish=None) for text in ("One", "")]
+    engine._answers = [one, *[dead, nothing] * 9]
+    model = RetryModel(TokenModel(engine, renderer), max_attempts=3, min_delay_seconds=0)
+    with pytest.raises(ServerError, match=r"dead \(gave up after 3 attempts\)"):
+        await model.infer(Request(Log([Message(Role.USER, "Go")])), Watch())
+
+
+async def test_an_answer_does_not_begin_with_one_that_was_given_before():
+    """Rules out the defect that a second answer for the same watch had the ids of the first one, too."""
+    renderer = make("chatml")
+    engine = ScriptedEngine(renderer, [])
+    one = engine.sampled("One", finish=None)
+    engine._answers = [one, ServerError("paused", status=503), " two.", "Three."]
+    model, watch = RetryModel(TokenModel(engine, renderer), min_delay_seconds=0), Watch()
+    for said in ("One two.", "Three."):
+        completion = await model.infer(Request(Log([Message(Role.USER, "Go")])), watch)
+        assert completion.message.content == said
+    assert engine.prompts[-1] == engine.prompts[0]
+
+
 async def test_the_seed_depends_on_the_place_of_the_conversation():
     """An engine draws the same numbers for the same seed and prompt."""
     renderer = make("chatml")

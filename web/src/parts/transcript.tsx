@@ -9,7 +9,7 @@ import { isLive } from "../source";
 import { Chip, Dialog, Status, type Tone } from "./basics";
 import { contentOf, type Content } from "./files";
 import { markIn, useIsBehind, useMarks, Wanted } from "./found";
-import { hasMarkdown, Markdown, useMarkdown } from "./markdown";
+import { Markdown, useMarkdown } from "./markdown";
 import { useVirtual } from "./virtual";
 
 const SHORT = 80;
@@ -25,7 +25,7 @@ export function Text({ text, className = "", most = LONG, isMarkdown = false }: 
   const shown = text.length > limit ? `${text.slice(0, limit)} …` : text;
   return (
     <>
-      {isMarkdown && laysOut && hasMarkdown(shown) ? <Markdown className={className} text={shown} /> : <pre className={className}>{shown}</pre>}
+      {isMarkdown && laysOut ? <Markdown className={className} text={shown} /> : <pre className={className}>{shown}</pre>}
       {text.length > most && (
         <button className="plain more" onClick={(event) => { event.stopPropagation(); setIsWhole(!isWhole); }}>
           {isWhole ? "Show less" : text.length > MOST ? `Show ${count(MOST)} of ${count(text.length)} characters` : `Show all ${count(text.length)} characters`}

@@ -241,7 +241,8 @@ class TokenModel(PricedModel):
 
         Raises: `ServerError` if it aborts again and again without sampling anything."""
         key = (self, prompt.packed)
-        made: list[Generated] = watch.begun.get(key, []) if watch.begun else []
+        # What is taken here is not the beginning of another answer for the same watch.
+        made: list[Generated] = watch.begun.pop(key, []) if watch.begun else []
         ids = b"".join([as_packed(piece.token_ids) for piece in made])
         if ids and watch.on_token_ids is not None:
             watch.on_token_ids(view_ids(ids))
@@ -255,13 +256,21 @@ class TokenModel(PricedModel):
                 if limit is not None:
                     settings = replace(settings, max_output_tokens=limit - count_packed(ids))
             try:
+                if idle >= _MAX_IDLE:
+                    raise ServerError(
+                        f"{self.name} aborted an answer {idle} times in a row and sampled nothing"
+                    )
+                if idle:
+                    await asyncio.sleep(min(_MAX_IDLE_SECONDS, _IDLE_SECONDS * 2.0 ** min(idle, 10)))
                 piece = await self.engine.generate(asked, settings, self.renderer.stop_token_ids, watch)
             except ProviderError:
                 if ids:
                     watch.begun[key] = made
                 raise
-            made.append(piece)
             new = as_packed(piece.token_ids)
+            # A piece without ids is no progress for those who count the pieces.
+            if new or piece.finish is not None:
+                made.append(piece)
             ids += new
             if piece.finish is not None:
                 return _join(made, ids), piece.finish
@@ -270,18 +279,9 @@ class TokenModel(PricedModel):
             if limit is not None and count_packed(ids) >= limit:
                 return _join(made, ids), FinishReason.LENGTH
             idle = 0 if new else idle + 1
-            if idle >= _MAX_IDLE:
-                raise ServerError(f"{self.name} aborted an answer {idle} times in a row and sampled nothing")
-            if idle:
-                await asyncio.sleep(_wait(idle))
 
     def __repr__(self) -> str:
         return f"TokenModel({self.engine!r}, {self.renderer.name!r})"
-
-
-def _wait(idle: int) -> float:
-    """Return how long to wait before an engine is asked again, in seconds."""
-    return min(_MAX_IDLE_SECONDS, _IDLE_SECONDS * 2.0 ** min(idle, 10))
 
 
 def _join(made: list[Generated], token_ids: bytes) -> Generated:
