@@ -51,7 +51,8 @@ _TESTS = ("/tests", "/logs", "/solution", "/oracle")
 _REMEMBERED_SECONDS = 600
 """How long a failure of an image is remembered. A command lists the same tasks several times."""
 _READ: dict[tuple[object, ...], "Image"] = {}
-"""What Dockerfiles make, because their lines may take long in the sandbox."""
+"""What the newest Dockerfiles make, because their lines may take long in the sandbox."""
+_MAX_READ = 64
 _FAILED: dict[tuple[object, ...], tuple[float, str]] = {}
 """When images could not be made, and why, by all that an image is made from."""
 
@@ -204,6 +205,8 @@ def read_image(build: ImageBuild, settings: Mapping[str, object]) -> Image:
     image.variables = {"HOME": image.home, "XDG_CACHE_HOME": "/tmp", **image.variables}
     if image.folder.split("/")[1] in NAMES.sandbox_folders:
         raise needs_image(f"its working folder is {image.folder!r}, which the sandbox has itself")
+    if len(_READ) >= _MAX_READ:
+        del _READ[next(iter(_READ))]
     _READ[key] = image.copy()
     return image
 
