@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from treadle.jobs.job import Expected, Job, JobEnd, JobSettings
+from treadle.jobs.job import Job, JobEnd, JobSettings
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.meter import JobMeter
 from treadle.jobs.progress import JobNotice, JobProgress
 from treadle.jobs.sections import LimitSection
+from treadle.jobs.slots import Expected
 from treadle.journal.registry import open_journal
 from treadle.workers.registry import HereWorkers
 

@@ -44,10 +44,11 @@ from treadle.jobs.attempt import (
     judges_of,
     outcome_of,
 )
-from treadle.jobs.job import Expected, Job, JobEnd, JobSettings, open_job
+from treadle.jobs.job import Job, JobEnd, JobSettings, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
 from treadle.jobs.seeded_agents import MakeModel, SeededAgents, find_model
+from treadle.jobs.slots import Expected
 from treadle.journal.run_info import RunFilter
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model

@@ -17,12 +17,13 @@ from treadle.core.errors import ConfigError, NoResultError, ProviderError, Scori
 from treadle.core.lineage import Parent
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, StopReason
-from treadle.jobs.job import CutOffError, Expected, Job
+from treadle.jobs.job import CutOffError, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
 from treadle.jobs.meter import is_cut_off
 from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AttemptSection
 from treadle.jobs.seeded_agents import SeededAgents
+from treadle.jobs.slots import Expected
 from treadle.journal.run_info import RunFilter
 from treadle.runs.ensure import ensure_run
 from treadle.runs.retries import find_infrastructure_fault, find_lost_tool

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from treadle.core.types import Json
 from treadle.export.groups import WEIGHTS_LABEL, Group
 from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError
-from treadle.jobs.job import Expected
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, LedgerEntry, PlannedItem
 from treadle.jobs.progress import JobNotice
+from treadle.jobs.slots import Expected
 from treadle.rollout.collect import (
     GroupReader,
     Rolled,

@@ -14,9 +14,9 @@ import msgspec
 from treadle.core.types import Json
 from treadle.export.groups import EVALUATION, PHASE_LABEL
 from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError, ids_of
-from treadle.jobs.job import Expected
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.progress import JobNotice
+from treadle.jobs.slots import Expected
 from treadle.journal.run_info import RunFilter
 from treadle.rollout.collect import GroupReader, Rolled, Versions, sum_use
 from treadle.rollout.deliveries import Handover
