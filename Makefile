@@ -42,11 +42,13 @@ help:
 	@echo "make clean      remove what the other targets made"
 
 # The names of the packages are shown as pip finds them; if pip fails, its whole output is shown. An environment
-# without pip was not completed, and is made again.
+# without pip was not completed, and is made again. The pip of older Pythons takes seven times as long to find the
+# versions that fit together, so a newer one is installed where it can be had.
 define INSTALL
 @$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "Treadle needs Python 3.11 or newer; %s is %d.%d. Pass PYTHON=/path/to/python3.11" % (sys.executable, v[0], v[1]))'
 @$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
-	echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv --clear $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25" >/dev/null 2>&1 || true; }
 @echo "installing treadle$(EXTRAS) into $(VENV):"
 @{ $(BIN)/python -m pip install --disable-pip-version-check --editable ".$(EXTRAS)" 2>&1 || echo "pip failed"; } | \
 	tee $(VENV)/install.log | awk ' \
