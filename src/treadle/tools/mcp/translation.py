@@ -122,7 +122,7 @@ def find_answer(error: ValueError) -> UnreadableAnswer | None:
 
 
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
-"""An escape sequence of JSON; the group is half of a surrogate pair, as servers leave it that cut texts anywhere."""
+"""An escape sequence of JSON. The group is half of a surrogate pair, left by servers that cut texts anywhere."""
 
 
 def mend_text(error: ValueError) -> Any:
