@@ -91,10 +91,8 @@ def call(number, name):
         return
     if MODE == "halves":
         text = r"cut \ud83d, \uDE00, whole \ud83d\ude00, no escape \\ud83d"
-        sys.stdout.write(
-            '{"jsonrpc": "2.0", "id": %d, "result": {"content": [{"type": "text", "text": "%s"}]}}\n'
-            % (number, text)
-        )
+        answer = json.dumps({"content": [{"type": "text", "text": "TEXT"}]}).replace("TEXT", text)
+        sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {number}, "result": {answer}}}\n')
         sys.stdout.flush()
         return
     if MODE == "nonsense":
