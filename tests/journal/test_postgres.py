@@ -7,11 +7,13 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 from tests.postgres.server import Server
 
 from treadle import (
@@ -31,6 +33,7 @@ from treadle.core.inbox import Cancel
 from treadle.core.types import FileDelta, Message, Role
 from treadle.journal.check import Check
 from treadle.journal.protocol import Journal
+from treadle.journal.resources import Resource
 from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.models.scripted import call
 
@@ -126,6 +129,8 @@ class Proxy:
     def __init__(self, folder: Path, target: Path) -> None:
         self.target = target
         self.is_silent = False
+        self.hides_commits = False
+        """True to keep the answers to itself from the next commit of a single transaction on."""
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(folder / ".s.PGSQL.5432"))
         self._listening.listen()
@@ -134,7 +139,8 @@ class Proxy:
 
     def cut(self) -> None:
         """Close all connections, and let new ones through."""
-        self.is_silent, found, self._open = False, self._open, []
+        self.is_silent = self.hides_commits = False
+        found, self._open = self._open, []
         for item in found:
             with contextlib.suppress(OSError):
                 item.shutdown(socket.SHUT_RDWR)
@@ -156,6 +162,7 @@ class Proxy:
     def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self.is_silent |= self.hides_commits and not is_answer and b"COMMIT" in data
                 if not (is_answer and self.is_silent):
                     target.sendall(data)
             target.shutdown(socket.SHUT_RDWR)
@@ -333,6 +340,47 @@ async def test_what_the_server_kept_without_answering_is_kept_once(
         again.append([note("5")])
         await again.sync()
         assert details(witness, "new") == ["2", "4", "5"]
+
+
+async def test_a_transaction_whose_answer_was_lost_has_its_result(
+    proxy: Proxy, tmp_path: Path, postgres_url: str
+) -> None:
+    """It is committed, so it is not made again, and its caller is told what it did."""
+    url = f"{postgres_url.partition('?')[0]}?host={tmp_path}"
+    with open_journal(url, lease_seconds=CALM) as journal:
+        writer = await begin(journal)
+        await writer.release()
+        await writer.sync()
+        table = journal.resources
+        table.add([Resource(kind="file", resource_id="x", created_at=1.0)], 1.0)
+
+        async def lose_answer(function: Callable[[], Any]) -> Any:
+            proxy.hides_commits = True
+            doing = asyncio.ensure_future(asyncio.to_thread(function))
+            async with asyncio.timeout(60):
+                while not proxy.is_silent:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)  # the server commits
+            proxy.cut()
+            return await asyncio.wait_for(doing, 60)
+
+        def change() -> bool:
+            old = table.get("file", "x", 1.0)
+            assert old is not None
+            return table.replace(old, replace(old, state="in_progress"))
+
+        assert await lose_answer(change)
+        assert [item.version for item in table.unfinished("file")] == [2]
+        assert await lose_answer(partial(table.delete, "file", "x"))
+        assert await lose_answer(partial(journal.post, "r", Cancel("enough"))) == 1
+        assert [posted.number for posted in journal.inbox("r")] == [1]
+        again = await lose_answer(lambda: asyncio.run(journal.acquire("r")))
+        again.append([note("1")])
+        await again.sync()
+        await again.release()
+        await again.sync()
+        await lose_answer(partial(journal.delete, "r"))
+        assert journal.runs() == []
 
 
 async def test_commits_that_are_made_again_stay_apart(

@@ -152,6 +152,14 @@ async def test_what_a_careless_server_lists_is_mended(odd: Odd) -> None:
     assert said.content.startswith("did " + "l" * 70 + "2 in ")
 
 
+async def test_texts_that_a_server_cuts_within_a_character_can_be_read(odd: Odd) -> None:
+    tool = named(odd("halves"), "good")
+    assert tool.spec.description == "cut \ufffd"
+    assert (await tool.call({}, context())).content == (
+        "cut \ufffd, \ufffd, whole \U0001f600, no escape \\ud83d"
+    )
+
+
 async def test_structured_content_that_breaks_its_schema_costs_no_result(odd: Odd) -> None:
     server = odd("careless")
     output = await named(server, "output").call({}, context())

@@ -208,6 +208,7 @@ async def test_effects_follow_from_the_method_and_can_be_said(web: Web) -> None:
         ("text/plain", b"plain", "plain"),
         ("text/plain; charset=ISO-8859-1", b"\xe9", "é"),
         ("text/plain; charset=nonsense", b"\xff", "�"),
+        ("text/plain; charset=punycode", b"a-bcd", "a-bcd"),
         ("application/json", b'{"a": [1.0, "\xc3\xa9"]}', '{"a":[1.0,"é"]}'),
         ("application/problem+json", b"[1]", "[1]"),
         ("application/json", b"{broken", "{broken"),

@@ -73,6 +73,50 @@ def test_html_is_read_without_tags_and_scripts(tmp_path: Path) -> None:
     assert not re.search(r"alert|hidden|x: y|[<>]", document.text)
 
 
+@pytest.mark.parametrize(
+    ("page", "sections"),
+    [
+        ("<h1>Title<p>It is 42.</p>", [("Title", "Title\n\nIt is 42.")]),
+        ("<h1>Title</h2><p>It is 42.", [("Title", "Title\n\nIt is 42.")]),
+        ("<p>It is 42.</p><h1>The end", [("", "It is 42."), ("The end", "The end")]),
+        ("<h1><div>One<br>two</div></h1>x", [("One two", "One two\n\nx")]),
+        ("<head><title>a.html</head><body>It is 42.", [("", "It is 42.")]),
+        ("<svg><path d='M0'><p>It is 42.</p>", [("", "It is 42.")]),
+        ("<p>It is</p><![x[y]]><p>42.", [("", "It is\n\n42.")]),
+        ("<p>Run it:<pre>if x:\n\n    y  = 1\n</pre>", [("", "Run it:\nif x:\n\n    y  = 1")]),
+        ("<p>It is &lt;42" + "<a " * 100_000, [("", "It is <42")]),
+    ],
+)
+def test_a_broken_page_loses_no_text(tmp_path: Path, page: str, sections: list[tuple[str, str]]) -> None:
+    document = read_document(put(tmp_path, "a.html", page))
+    found = [(section.place, section.text.partition("<a")[0]) for section in document.sections]
+    assert (document.title, found) == ("a.html", sections)
+
+
+@pytest.mark.parametrize(
+    ("charset", "encoding", "text"),
+    [
+        ("Shift_JIS", "shift_jis", "日本語"),
+        ("windows-1251", "cp1251", "Привет"),
+        ("iso-8859-1", "cp1252", "“quoted”"),
+        ("iso-8859-99", "cp1252", "å"),
+        ("iso-8859-1", "utf-8", "日本語"),
+        ("", "cp1252", "å"),
+    ],
+)
+def test_a_page_is_read_in_the_encoding_that_it_names(
+    tmp_path: Path, charset: str, encoding: str, text: str
+) -> None:
+    page = f"<meta charset='{charset}'><p>{text}</p>".encode(encoding)
+    assert read_document(put(tmp_path, "a.html", page)).text == text
+
+
+def test_code_within_a_line_of_markdown_begins_no_block(tmp_path: Path) -> None:
+    text = "# A\n```x``` is code.\n# B\n```md\n```x\n# no heading\n```\n# C\n"
+    document = read_document(put(tmp_path, "a.md", text))
+    assert [section.place for section in document.sections] == ["A", "B", "C"]
+
+
 def test_pdf_is_read_by_pages(tmp_path: Path) -> None:
     pytest.importorskip("pypdf")
     document = read_document(put(tmp_path, "a.pdf", make_pdf("The first page", "The second page")))

@@ -58,6 +58,8 @@ def list_tools(cursor):
     if MODE == "schema":
         bad = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
         return {"tools": [{"name": "bad", "inputSchema": bad}, tool("good")]}
+    if MODE == "halves":
+        return {"tools": [{**tool("good"), "description": "cut \ud83d"}]}
     if MODE == "changes" and os.path.exists(STATE):
         return {"tools": [tool("other")]}
     return {"tools": TOOLS}
@@ -85,6 +87,12 @@ def call(number, name):
         return
     if MODE.startswith("unreadable"):
         sys.stdout.write(MODE.partition(" ")[2].replace("NUMBER", json.dumps(number)) + "\n")
+        sys.stdout.flush()
+        return
+    if MODE == "halves":
+        text = r"cut \ud83d, \uDE00, whole \ud83d\ude00, no escape \\ud83d"
+        answer = json.dumps({"content": [{"type": "text", "text": "TEXT"}]}).replace("TEXT", text)
+        sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {number}, "result": {answer}}}\n')
         sys.stdout.flush()
         return
     if MODE == "nonsense":

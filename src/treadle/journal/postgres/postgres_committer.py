@@ -14,6 +14,7 @@ import contextlib
 import math
 import queue
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -51,19 +52,15 @@ _LOOP_BYTES = 512 * 1024
 """A commit of more bytes than this is left to the thread."""
 _COMMIT_BYTES = 32 * 1024 * 1024
 """A commit of more bytes than this is the only one that is on its way."""
+_PAUSE_SECONDS = 0.01
+"""How long to wait until a server that has lost the connection is asked again what became of a transaction."""
 
 
 class Transaction:
-    """The object that is passed to a transaction which may have to be repeated."""
+    """The object that is passed to the function of a transaction."""
 
-    def __init__(self) -> None:
-        self.db: Db
-        self.taken: dict[int, int] = {}
-        """The tokens that earlier tries have set, by the run's row."""
-        self.is_repeated = False
-        """True if the server may have committed an earlier try."""
-        self.deleted: set[str] = set()
-        """The runs that earlier tries have deleted."""
+    def __init__(self, db: Db) -> None:
+        self.db = db
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Run a statement with `?` for values, and return its rows."""
@@ -319,25 +316,36 @@ class PostgresCommitter(Committer[Transaction]):
 
     def _transact(self, function: Callable[[Transaction], T]) -> T:
         self._drain()
-        transaction, orphans = Transaction(), list(self.orphans)
+        orphans = list(self.orphans)
+        tries: list[tuple[int, T]] = []
+        """The server's numbers of the transactions that were to be committed, each with the result."""
 
         def work(db: Db) -> T:
             self._beat_if_due(db)
             self._pipe_of(db).leave()
-            transaction.db = db
+            if tries and self._is_committed(db, tries[-1][0]):
+                return tries[-1][1]
+            transaction = Transaction(db)
             with db.transaction():
                 for lease in orphans:
                     transaction.query("UPDATE runs SET owner=NULL WHERE id=? AND token=?", lease)
                     db.execute(NOTIFY_QUEUES)
-                try:
-                    return function(transaction)
-                finally:
-                    transaction.is_repeated = True
+                result = function(transaction)
+                number = transaction.query("SELECT txid_current_if_assigned()")[0][0]
+                if number is not None:  # it has changed something
+                    tries.append((number, result))
+            return result
 
         result = self._link.run(work)
         for _ in orphans:
             self.orphans.popleft()
         return result
+
+    def _is_committed(self, db: Db, number: int) -> bool:
+        """Return whether the server has committed a transaction before the connection was lost."""
+        while (status := run_query(db, "SELECT txid_status(?)", (number,))[0][0]) == "in progress":
+            time.sleep(_PAUSE_SECONDS)
+        return bool(status == "committed")
 
     def _pipe_of(self, db: Db) -> Pipe:
         if self._pipe is None or self._pipe.db is not db:

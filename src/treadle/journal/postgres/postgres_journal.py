@@ -117,16 +117,6 @@ class PostgresJournal(TableJournal[Transaction]):
         self._listener.start()
         return await super()._lease(take, run_id)
 
-    def _post(self, letter: Letter, db: Transaction) -> int:
-        if db.is_repeated:
-            found = db.query(
-                "SELECT number FROM inbox JOIN runs ON id = run WHERE run_id=? AND nonce=?",
-                (letter.run_id, letter.nonce),
-            )
-            if found:
-                return int(found[0][0])
-        return super()._post(letter, db)
-
     def _insert_message(self, query: Query, key: int, letter: Letter) -> int:
         """Insert a message. Numbers of one run become visible in order, because each waits for the one before."""
         rows: list[tuple[Any, ...]] = []
@@ -141,9 +131,6 @@ class PostgresJournal(TableJournal[Transaction]):
         query("SELECT pg_notify(?, ?)", (MAIL_CHANNEL, notice))
         return number
 
-    def _taken_in(self, db: Transaction) -> dict[int, int]:
-        return db.taken
-
     def _query_in(self, db: Transaction) -> Query:
         return db.query
 
@@ -151,9 +138,6 @@ class PostgresJournal(TableJournal[Transaction]):
         return f"{super()._unknown_facts()} FOR UPDATE OF heads"
 
     def _delete(self, run_id: str, unused: Unused, db: Transaction) -> None:
-        if run_id in db.deleted and not db.query("SELECT 1 FROM runs WHERE run_id=?", (run_id,)):
-            return
         # No run may begin to need a content in the meantime. Commits take the tables' locks in the same order.
         db.query("LOCK TABLE blobs, frames IN SHARE ROW EXCLUSIVE MODE")
         super()._delete(run_id, unused, db)
-        db.deleted.add(run_id)

@@ -11,7 +11,6 @@ The docstring of each module says what is fast there.
 import asyncio
 import contextlib
 import logging
-import secrets
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -98,10 +97,6 @@ class TableJournal(ABC, Generic[D]):
     def _query_in(self, db: D) -> Query:
         """Return the function that runs SQL with `?` for values in a transaction."""
 
-    def _taken_in(self, db: D) -> dict[int, int]:
-        """Return the tokens that earlier tries of a transaction have set, by the run's row."""
-        return {}
-
     def _unknown_facts(self) -> str:
         """Return the query for the runs whose facts are unknown."""
         return UNKNOWN.format(unknown=self._reader.unknown)
@@ -179,7 +174,7 @@ class TableJournal(ABC, Generic[D]):
         self._check_open()
         with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
             self._pending.flush(asyncio.get_running_loop())
-        letter = Letter(run_id, kind_of(message), encode_message(message), blobs or {}, secrets.randbits(62))
+        letter = Letter(run_id, kind_of(message), encode_message(message), blobs or {})
         future = self._committer.submit(partial(self._post, letter))
         self.driven.expect(run_id, future)
 
@@ -255,7 +250,7 @@ class TableJournal(ABC, Generic[D]):
     def _delete(self, run_id: str, unused: Unused, db: D) -> None:
         """Delete a run in a transaction. Raises: `RunNotFoundError`; `LeaseHeldError` if it is being driven."""
         query = self._query_in(db)
-        found = self._leases.take(query, run_id, None, self._taken_in(db))
+        found = self._leases.take(query, run_id, None)
         if isinstance(found, Silence):
             raise LeaseHeldError(
                 f"run {run_id!r} may still be driven by a process that was busy for a while; try again later"
@@ -294,21 +289,21 @@ class TableJournal(ABC, Generic[D]):
     def _take(self, run_id: str, last: Silence | None, db: D) -> TableWriter | Silence:
         """Take a run's lease, in the committer's thread."""
         try:
-            found = self._leases.take(self._query_in(db), run_id, last, self._taken_in(db))
+            found = self._leases.take(self._query_in(db), run_id, last)
         except RunNotFoundError:
             raise self._not_found(run_id) from None
         return found if isinstance(found, Silence) else self._writer_of(found, db)
 
     def _claim(self, queue: str, skip: Collection[str], most_losses: int, db: D) -> TableWriter | None:
         """Take the lease of a waiting run, in the committer's thread."""
-        query, taken = self._query_in(db), self._taken_in(db)
+        query = self._query_in(db)
         self._leases.free_dead(query, queue)
         if (now := self._leases.clock.monotonic()) > self._refused_until:
             self._refused, self._refused_until = {}, now + _REFUSED_SECONDS
         refused = self._refused.setdefault(queue, set())
         while True:
             condition, values = self._reader.is_one_of("run_id", refused.union(skip))
-            found = self._leases.claim(query, queue, (f"NOT {condition}", values), most_losses, taken)
+            found = self._leases.claim(query, queue, (f"NOT {condition}", values), most_losses)
             if found is None:
                 return None
             try:
@@ -320,7 +315,6 @@ class TableJournal(ABC, Generic[D]):
                 _log.warning("run %r of the queue %r is left out: %s", found.run_id, queue, error)
             refused.add(found.run_id)
             query("UPDATE runs SET owner=NULL WHERE id=?", (found.lease.key,))
-            taken.clear()
 
     def _find_untrusted(self, query: Query, queue: str) -> set[str]:
         """Return the runs that wait in a queue and are not trusted."""

@@ -192,22 +192,16 @@ class Leases(ABC):
             if not holder.is_overdue(self.clock) and not holder.owner.has_ended()
         }
 
-    def take(
-        self, query: Query, run_id: str, last: Silence | None, taken: dict[int, int]
-    ) -> Claimed | Silence:
+    def take(self, query: Query, run_id: str, last: Silence | None) -> Claimed | Silence:
         """Take the lease of a run. `last` is the answer to the attempt before.
 
-        `taken` has the tokens that earlier tries of the same transaction have set: the server may have committed
-        such a try before the connection was lost. Raises: `RunNotFoundError`; `LeaseHeldError` if the run's owner
-        is alive.
+        Raises: `RunNotFoundError`; `LeaseHeldError` if the run's owner is alive.
         """
         rows = query(self.FIND, (run_id,))
         if not rows:
             raise RunNotFoundError(f"there is no run {run_id!r} in this journal")
         key, holder_id, token, losses = rows[0]
         if holder_id == self.owner_id:
-            if taken.get(key) == token:
-                return Claimed(run_id, Lease(key, token), losses)
             raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")
         if holder_id is not None:
             for holder in self._holders(query(f"{self.HOLDERS} WHERE id=?", (holder_id,))):
@@ -216,29 +210,20 @@ class Leases(ABC):
             if self.TAKEOVER:
                 query(self.TAKEOVER, ())
             losses += 1
-        return self._give(query, run_id, key, token + 1, losses, taken)
+        return self._give(query, run_id, key, token + 1, losses)
 
     def claim(
-        self,
-        query: Query,
-        queue: str,
-        condition: tuple[str, tuple[object, ...]],
-        most_losses: int,
-        taken: dict[int, int],
+        self, query: Query, queue: str, condition: tuple[str, tuple[object, ...]], most_losses: int
     ) -> Claimed | None:
         """Take the lease of the first run that waits in a queue and meets `condition`; `None` if there is none.
 
-        See `take` for `taken`. Runs that another transaction takes at the moment are left out.
+        Runs that another transaction takes at the moment are left out.
         """
-        for key, token in taken.items():
-            mine = "SELECT run_id, losses FROM runs WHERE id=? AND owner=? AND token=?"
-            if rows := query(mine, (key, self.owner_id, token)):
-                return Claimed(rows[0][0], Lease(key, token), rows[0][1])
         rows = query(self.NEXT.format(condition=condition[0]), (queue, most_losses, *condition[1]))
         if not rows:
             return None
         key, run_id, token, losses = rows[0]
-        return self._give(query, run_id, key, token + 1, losses, taken)
+        return self._give(query, run_id, key, token + 1, losses)
 
     def free_dead(self, query: Query, queue: str) -> None:
         """Release the leases of dead owners on the runs of a queue, and count a loss for each of these runs.
@@ -261,11 +246,8 @@ class Leases(ABC):
                         if self.TAKEOVER:
                             query(self.TAKEOVER, ())
 
-    def _give(
-        self, query: Query, run_id: str, key: int, token: int, losses: int, taken: dict[int, int]
-    ) -> Claimed:
+    def _give(self, query: Query, run_id: str, key: int, token: int, losses: int) -> Claimed:
         self._set(query, key, token, losses)
-        taken[key] = token
         return Claimed(run_id, Lease(key, token), losses)
 
     def _holders(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:

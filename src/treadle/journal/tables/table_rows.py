@@ -96,7 +96,7 @@ def decode_frame(
     return events
 
 
-INSERT_MESSAGE = "INSERT INTO inbox(run, number, kind, body, checksum, nonce) VALUES(?,?,?,?,?,?)"
+INSERT_MESSAGE = "INSERT INTO inbox(run, number, kind, body, checksum) VALUES(?,?,?,?,?)"
 """The statement for `Letter.row`."""
 
 
@@ -110,12 +110,10 @@ class Letter(NamedTuple):
     """The message as JSON."""
     blobs: Mapping[str, bytes]
     """The contents that the message refers to."""
-    nonce: int
-    """A random number by which a message is recognised that is sent again after the loss of a connection."""
 
     def row(self, key: int, number: int) -> tuple[object, ...]:
         """Return the message as a row of `inbox`, for the run with the row `key`."""
-        return key, number, self.kind, self.body, _checksum(self.run_id, number, self.body), self.nonce
+        return key, number, self.kind, self.body, _checksum(self.run_id, number, self.body)
 
 
 def read_letter(run_id: str, number: int, body: object, checksum: object) -> Posted:

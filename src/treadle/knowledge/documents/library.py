@@ -7,6 +7,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from html import unescape
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path, PurePath
@@ -26,10 +27,17 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 * 1024 * 1024
 _HEADING = re.compile(r" {0,3}(#{1,6})\s+(\S.*)")
-_CODE_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+_CODE_FENCE = re.compile(r"^ {0,3}(`{3,}(?![^`]*+`)|~{3,})")
 _PLACE_CHARS = 200
 """How much of a heading is in the place of a section, which each of its pieces has."""
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_CHARSET = re.compile(
+    rb"""(?:charset|encoding)\s*+=\s*+["']?+(windows-125[0-8]|iso-8859-(?:[2-9]|1[013-6])|koi8-[ru]|"""
+    rb"""euc-(?:jp|kr)|gbk|gb2312|gb18030|big5|shift_jis)\b""",
+    re.IGNORECASE,
+)
+"""How a page names its encoding, if it is a usual one besides UTF-8 and that of Windows for western Europe."""
+_CHARSET_BYTES = 4096
 _HTML = re.compile(
     rb"\A\s*+(?:<!--.*?-->\s*+)*+<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
 )
@@ -114,7 +122,9 @@ def _decode(content: bytes, path: str) -> str:
     try:
         text = content.decode(encoding or "utf-8")
     except UnicodeDecodeError:
-        text = content.decode("cp1252", errors="replace")  # files of older Windows programs
+        found = _CHARSET.search(content[:_CHARSET_BYTES])
+        # Else it is a file of an older Windows program.
+        text = content.decode(found[1].decode() if found else "cp1252", errors="replace")
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
 
 
@@ -126,7 +136,8 @@ def _read_markdown(text: str) -> Iterator[DocumentSection]:
     for line in text.split("\n"):
         heading = None if code else _HEADING.match(line)
         if mark := _CODE_FENCE.match(line):
-            code = "" if code and line.strip().startswith(code) else code or mark[1]
+            is_end = line.strip().startswith(code) and not line.strip().strip(code[:1])
+            code = "" if code and is_end else code or mark[1]
         if heading is None:
             lines.append(line)
             continue
@@ -141,10 +152,15 @@ def _join(path: list[tuple[int, str]]) -> str:
     return " > ".join(title[:_PLACE_CHARS] for _, title in path)
 
 
+_BLANK = "\0"
+"""A blank within `pre`, which is kept. Decoded texts have no such character."""
+
+
 class _Html(HTMLParser):
-    """The visible text of a page, by headings."""
+    """The visible text of a page, by headings. What follows a tag that is not closed is kept, as in a browser."""
 
     _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg"))
+    _HEADING = re.compile("h[1-6]")
     _BLOCKS = re.compile(
         "p|div|br|li|ul|ol|tr|table|section|article|header|footer|main|aside|nav|blockquote|pre|dt|dd|hr"
     )
@@ -158,31 +174,36 @@ class _Html(HTMLParser):
         self._level = 0
         """The level of the open heading; 0 if none is open."""
         self._heading = ""
+        self._pre = 0
+        """How many `pre` are open."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        is_block, is_heading = self._BLOCKS.fullmatch(tag), self._HEADING.fullmatch(tag)
+        if (is_block or is_heading) and self._hidden[-1:] == ["svg"]:
+            self._hidden.pop()  # nothing of this kind is in a picture
         if tag in self._HIDDEN:
             self._hidden.append(tag)
         elif tag == "title":
             self._is_title = True
-        elif re.fullmatch("h[1-6]", tag):
-            self._level, self._heading = int(tag[1]), ""
-        elif self._BLOCKS.fullmatch(tag):
-            self._add("\n")
+        elif is_heading:
+            self._end_heading()
+            self._level = int(tag[1])
+        elif is_block or tag == "body":
+            self._break(tag)
+            self._pre += tag == "pre"
         elif tag in ("td", "th"):
             self._add(" | ")
 
     def handle_endtag(self, tag: str) -> None:
         if self._hidden and tag == self._hidden[-1]:
             self._hidden.pop()
-        elif tag == "title":
+        elif tag in ("title", "head"):
             self._is_title = False
-        elif self._level and tag == f"h{self._level}":
-            path = [item for item in self.sections[-1][0] if item[0] < self._level]
-            heading = " ".join(self._heading.split())
-            self.sections.append(([*path, (self._level, heading)], [heading, "\n"]))
-            self._level = 0
+        elif self._HEADING.fullmatch(tag):
+            self._end_heading()
         elif self._BLOCKS.fullmatch(tag):
-            self._add("\n")
+            self._pre = max(0, self._pre - (tag == "pre"))
+            self._break(tag)
 
     def handle_data(self, data: str) -> None:
         if self._hidden:
@@ -192,7 +213,35 @@ class _Html(HTMLParser):
         elif self._level:
             self._heading += data
         else:
-            self._add(data)
+            self._add(data.expandtabs(4).replace(" ", _BLANK) if self._pre else data)
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """See `HTMLParser`, which raises an error for sections of unknown kinds."""
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:
+            return self.parse_bogus_comment(i, report)
+
+    def close(self) -> None:
+        super().close()
+        self._end_heading()
+
+    def _break(self, tag: str) -> None:
+        """Begin a new line, at the begin or end of a block."""
+        self._is_title = False
+        if tag != "br" and self._heading.strip():
+            self._end_heading()
+        elif self._level:
+            self._heading += " "
+        self._add("\n")
+
+    def _end_heading(self) -> None:
+        """Begin the section below the open heading, if there is one."""
+        heading = " ".join(self._heading.split())
+        if self._level and heading:
+            path = [item for item in self.sections[-1][0] if item[0] < self._level]
+            self.sections.append(([*path, (self._level, heading)], [heading, "\n"]))
+        self._level, self._heading = 0, ""
 
     def _add(self, text: str) -> None:
         self.sections[-1][1].append(text)
@@ -200,12 +249,16 @@ class _Html(HTMLParser):
 
 def _read_html(text: str, name: str) -> tuple[str, tuple[DocumentSection, ...]]:
     page = _Html()
-    page.feed(text)
+    # No tag ends in what follows the last ">", and looking for one takes the cube of its length.
+    tags, end, rest = text.rpartition(">")
+    page.feed(tags + end)
+    page.handle_data(unescape(rest))
     page.close()
     sections = []
     for path, pieces in page.sections:
-        lines = [" ".join(line.split()) for line in "".join(pieces).split("\n")]
-        sections.append(DocumentSection(_join(path), re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()))
+        lines = [" ".join(line.split()).replace(_BLANK, " ").rstrip() for line in "".join(pieces).split("\n")]
+        whole = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
+        sections.append(DocumentSection(_join(path), whole))
     return " ".join(page.title.split()) or name, tuple(sections)
 
 

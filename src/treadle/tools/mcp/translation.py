@@ -5,6 +5,7 @@ Source: Model Context Protocol, revisions 2025-11-25 and 2026-07-28: tool defini
 
 import base64
 import binascii
+import contextlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import require
 from treadle.core.types import Effect, Json
 from treadle.tools.protocol import Attachment, ToolOutput
 from treadle.tools.schema.validation import OutputChecker
@@ -116,6 +118,24 @@ def find_answer(error: ValueError) -> UnreadableAnswer | None:
             return UnreadableAnswer(None) if message.keys() & {"result", "error"} else None
         if isinstance(message, str) and (found := _NUMBER.match(message)):
             return UnreadableAnswer(int(found[1]) if found[1].isdecimal() else found[1].strip('"'))
+    return None
+
+
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+"""An escape sequence of JSON. The group is half of a surrogate pair, left by servers that cut texts anywhere."""
+
+
+def mend_text(error: ValueError) -> Any:
+    """Return the message that pydantic's `error` is about, with another character for each half of a surrogate
+    pair; `None` if it cannot be read like this either."""
+    for item in error.errors() if hasattr(error, "errors") else ():
+        text = item["input"]
+        if not isinstance(text, str) or not any([found[1] for found in _ESCAPE.finditer(text)]):
+            continue
+        mended = _ESCAPE.sub(lambda found: "\\ufffd" if found[1] else found[0], text)
+        with contextlib.suppress(ValueError):
+            types, shared = require("mcp_types", "mcp"), require("mcp.shared.message", "mcp")
+            return shared.SessionMessage(types.jsonrpc_message_adapter.validate_json(mended, by_name=False))
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from treadle.core.registry import require
 from treadle.tools.mcp.failure import message_of
-from treadle.tools.mcp.translation import find_answer, mend_listing
+from treadle.tools.mcp.translation import find_answer, mend_listing, mend_text
 
 _ENDLESS = frozenset({"subscriptions/listen"})
 """Requests that get no answer while all is well."""
@@ -71,6 +71,8 @@ class Watched(_Stream):
 
     def read(self, item: Any) -> None:
         """Take in a message of the server, or the error of one that is not valid."""
+        if isinstance(item, ValueError):
+            item = mend_text(item) or item
         message: Any = getattr(item, "message", None)
         if isinstance(item, ValueError) and (found := find_answer(item)) is not None:
             told = f"what it answers does not follow the protocol ({message_of(item)})"

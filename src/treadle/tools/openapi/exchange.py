@@ -1,5 +1,6 @@
 """The HTTP request of an operation, and the conversion of the response to a tool's result."""
 
+import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -155,6 +156,8 @@ _TEXT = re.compile(
     r"application/(xml|yaml|x-yaml|javascript|x-ndjson|jsonl|json-seq|x-www-form-urlencoded|graphql|toml)"
 )
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+_NO_CHARSETS = frozenset(("punycode", "idna", "unicode-escape", "raw-unicode-escape"))
+"""Codecs of Python that are no encodings of texts. The time of the first grows with the square of the length."""
 _MAX_RETRY_CHARS = 40
 
 
@@ -191,7 +194,8 @@ def read(answer: HttpAnswer) -> ToolOutput:
 def _decode(body: bytes, content_type: str) -> str:
     found: Any = _CHARSET.search(content_type)
     try:
-        return body.decode(found[1] if found else "utf-8", errors="replace")
+        name = codecs.lookup(found[1] if found else "utf-8").name
+        return body.decode("utf-8" if name in _NO_CHARSETS else name, errors="replace")
     except (LookupError, UnicodeError):
         return body.decode(errors="replace")
 
