@@ -16,6 +16,8 @@ from tests.viewer.sample_runs import answer, look
 from tests.viewer.test_pages import press, show, text_of, wait, write
 
 from treadle import Agent, ScriptedModel
+from treadle.core.events import RunStarted
+from treadle.core.lineage import Caller
 from treadle.datagen.dataset.dataset_view import make_dataset_view
 from treadle.journal.protocol import Journal
 from treadle.models import call
@@ -128,6 +130,21 @@ def test_filters_offer_what_the_runs_have(browser: Chromium, served: ServedJourn
     browser.evaluate("document.querySelector('a.chip').click()")
     wait(browser, "document.querySelector('.line') && location.hash.includes('customer%3Dacme')")
     assert all("Tidy" in title for title in browser.evaluate(TITLES))
+
+
+async def test_the_list_asks_once_however_many_runs_are_of_sub_agents(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    for number in range(500):
+        caller = Caller("r0", "call") if number % 250 else None
+        writer = journal.create(f"r{number}")
+        writer.append([RunStarted(at=float(number + 1), version="1", caller=caller)])
+        await writer.release()
+    await to_thread(show, browser, f"{live}runs", ".line")
+    assert await to_thread(browser.evaluate, "document.querySelectorAll('.line').length") == 2
+    assert not [address for address in browser.requests if "after=" in address]
+    await to_thread(browser.evaluate, "document.querySelector('.bar label input').click()")
+    await to_thread(wait, browser, "document.querySelector('.num').innerText === '200+ runs'")
 
 
 async def test_markdown_of_answers_is_laid_out_and_stays_text(

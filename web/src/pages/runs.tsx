@@ -18,8 +18,6 @@ const PAGE = 200;
 const RELOAD_SECONDS = 3;
 /** A list that is sorted by a figure costs the server half a second if there are 100,000 runs. */
 const SORTED_RELOAD_SECONDS = 20;
-/** With fewer runs than these in view, more are loaded, because those of sub-agents are not listed. */
-const ENOUGH = 60;
 const STARTED = "-started";
 const FILTERS = ["status", "since", "agent", "model", "label", "text"] as const;
 /** What the filter for the status offers. Beside the statuses of runs, it has conditions on what they wait for or ended with. */
@@ -186,7 +184,7 @@ function useOffered(runs: readonly RunInfo[]): Record<"model" | "agent" | "label
   }, [runs]);
 }
 
-/** The filters of the list. `hasCalled`: runs of sub-agents are left out of it. `clear` is `null` if no filter is set. */
+/** The filters of the list. `hasCalled`: runs of sub-agents may be left out of it. `clear` is `null` if no filter is set. */
 function Filters({ runs, hasCalled, clear }: { runs: readonly RunInfo[]; hasCalled: boolean; clear: (() => void) | null }): ReactNode {
   const place = usePlace();
   const offered = useOffered(runs);
@@ -216,15 +214,13 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
   const wanted = place.query.get("order") ?? "";
   const order = wanted.replace(/^-/, "") in FIGURES ? wanted : STARTED;
   const filters = FILTERS.flatMap((name) => place.query.getAll(name).filter((value) => value && !isUnfinished(name, value)).map((value) => [name, value]));
-  const { runs: found, hasMore, error, isLoading, more } = useRuns(new URLSearchParams([...filters.map(asking), ...sorting(order)]).toString());
-  const matching = isLive ? found : sorted(found.filter((run) => matches(run, filters)), order);
   // Who looks for a text or a label finds it in the runs of sub-agents too.
   const showsCalled = place.query.has("subagents") || filters.some(([name]) => name === "text" || name === "label");
+  const { runs: found, hasMore, error, isLoading, more } = useRuns(new URLSearchParams([...filters.map(asking), ...sorting(order), ...(showsCalled ? [] : [["is_called", "false"]])]).toString());
+  const matching = isLive ? found : sorted(found.filter((run) => matches(run, filters)), order);
   const runs = useMemo(() => (showsCalled ? matching : matching.filter((run) => !isCalled(run))).filter((run) => run.id !== first), [found, order, showsCalled, filters.join(), first]);
-  const hidden = showsCalled ? 0 : matching.filter(isCalled).length;
-  useEffect(() => {
-    if (runs.length < ENOUGH) more();
-  }, [runs.length, more]);
+  /** Whether runs of sub-agents are left out; a server does not say whether it has any. */
+  const hidden = isLive || (!showsCalled && matching.some(isCalled));
   useEffect(() => {
     if (first === undefined) setListed(location.hash, runs.map((run) => run.id));
   });
@@ -253,7 +249,7 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
       {first === undefined ? <h1 className="hidden">Runs</h1> : <div className="bar"><h1 className="cut">{first ? <>Compare <a href={to(["run", first])} title={first}>{found.find((run) => run.id === first)?.title ?? first}</a> with …</> : "Compare two runs: choose the first one"}</h1><span className="grow" />{other}</div>}
       {(isLive || found.length > 1) && (
         <div className="bar" role="search">
-          <Filters runs={found} hasCalled={hidden > 0} clear={filters.length ? clear : null} />
+          <Filters runs={found} hasCalled={hidden} clear={filters.length ? clear : null} />
           <span className="grow" />
           {isLive && models.data && first === undefined && <button className="main" disabled={!names.length} title={names.length ? "" : "There is no agent and no model in treadle.toml."} onClick={() => setIsNew(true)}>Talk to an agent</button>}
           {error && runs.length > 0 && <span className="bad" role="alert">{error.message}</span>}
@@ -261,7 +257,7 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
         </div>
       )}
       {error && (!runs.length || (error instanceof RequestFailed && error.status === 401)) ? <Status error={error} /> : isLoading && !runs.length ? <Status />
-        : !runs.length ? <Status>{hasMore ? undefined : hidden ? "Only runs of sub-agents match, which are not listed." : filters.length ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
+        : !runs.length ? <Status>{hidden && !isLive ? "Only runs of sub-agents match, which are not listed." : filters.length ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
         : <Table label="runs" items={runs} columns={first === undefined ? [choice, ...COLUMNS] : COLUMNS} idOf={(run) => run.id} addressOf={addressOf} onEnd={more} order={order} onOrder={(chosen) => change({ order: chosen === STARTED ? "" : chosen })}
             actions={[{ key: "v", about: "Compare this run with a second one", run: compare }]} />}
       {isNew && <NewRunDialog names={names} onClose={() => setIsNew(false)} />}
