@@ -1,5 +1,6 @@
 /** Addresses: the part after `#` names a page and its settings, as in `#/runs?status=paused`. It works from disk too. */
 import { useSyncExternalStore } from "react";
+import { isOther, OTHER } from "./source";
 
 export interface Place {
   /** The parts of the path, without empty ones. */
@@ -41,9 +42,21 @@ export function usePlace(): Place {
   );
 }
 
-/** Return the address of a page; each part of the path is escaped, and empty settings are left out. */
+/** The pages of runs, whose paths have ids. */
+const OF_RUNS = new Set(["run", "compare", "tokens", "export", "group"]);
+
+/**
+ * Return the address of a page; each part of the path is escaped, and empty settings are left out.
+ *
+ * A run of the second journal leads to others of that journal.
+ */
 export function to(path: string[], query: Record<string, string | number | null | undefined> = {}): string {
   const given = new URLSearchParams();
+  const [page = "", ...ids] = path;
+  if (current.path[0] !== "compare" && isOther(current.path[1])) {
+    if (OF_RUNS.has(page)) path = [page, ...ids.map((id) => (isOther(id) ? id : `${OTHER}${id}`))];
+    if (page === "runs") given.set("journal", "other");
+  }
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== "") given.set(name, String(value));
   }

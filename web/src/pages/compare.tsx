@@ -11,7 +11,7 @@ import { differing } from "../parts/worddiff";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { go, to, usePlace } from "../router";
-import { has, isFiled, openFile } from "../source";
+import { bare, has, isFiled, openFile } from "../source";
 import type { RunInfo } from "../types";
 import type { PageSpec } from ".";
 import { isCalled, Runs } from "./runs";
@@ -79,7 +79,7 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
   return (
     <div className="side">
       <div className="cut" title={fold.title}>{fold.title}</div>
-      {isFiled(run.runId) ? <span className="soft">in a file</span> : <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a>} <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
+      {isFiled(run.runId) ? <span className="soft">in a file</span> : <a className="mono" href={to(["run", run.runId])}>{bare(run.runId).slice(0, 12)}</a>} <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
       <span className="soft row wrap"><span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
     </div>
   );

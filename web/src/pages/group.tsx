@@ -7,14 +7,14 @@ import type { GroupFacts, RolloutBody, RolloutFacts } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { change, go, to, usePlace } from "../router";
-import { get, isLive } from "../source";
+import { bare, get, isLive, signOf } from "../source";
 import { isShown } from "../shown";
 import type { PageSpec } from ".";
 import { Cells, useRollouts } from "./rollouts";
 import { Branches } from "./tokens";
 
 /** Load the messages and tokens of rollouts; those that a file does not hold are `null`. */
-function useBodies(group: GroupFacts | undefined): Record<string, RolloutBody | null> {
+function useBodies(group: GroupFacts | undefined, sign: string): Record<string, RolloutBody | null> {
   const [bodies, setBodies] = useState<Record<string, RolloutBody | null>>({});
   const runs = group?.rollouts.map((item) => item.run_id).join("\n") ?? "";
   useEffect(() => {
@@ -22,7 +22,7 @@ function useBodies(group: GroupFacts | undefined): Record<string, RolloutBody | 
     const stop = new AbortController();
     setBodies({});
     for (const run of runs.split("\n")) {
-      get<RolloutBody>(`/v1/view/rollouts/${encodeURIComponent(group?.group_id ?? "")}/${encodeURIComponent(run)}`, stop.signal)
+      get<RolloutBody>(`/v1/view/rollouts/${encodeURIComponent(`${sign}${group?.group_id ?? ""}`)}/${encodeURIComponent(run)}`, stop.signal)
         .then((body) => setBodies((before) => ({ ...before, [run]: body })))
         .catch(() => !stop.signal.aborted && setBodies((before) => ({ ...before, [run]: null })));
     }
@@ -64,12 +64,12 @@ function inOrder(rollouts: RolloutFacts[], order: string): RolloutFacts[] {
 function Group(): ReactNode {
   const place = usePlace();
   const { view, error } = useRollouts(place.path[1]);
-  const at = view?.groups.findIndex((item) => item.group_id === place.path[1]) ?? -1;
+  const at = view?.groups.findIndex((item) => item.group_id === bare(place.path[1] ?? "")) ?? -1;
   const method = place.query.get("advantages") ?? "";
   const order = place.query.get("order") ?? "";
   const found = view?.groups[at];
   const group = useMemo(() => found && withAdvantages(found, method), [found, method]);
-  const bodies = useBodies(group);
+  const bodies = useBodies(group, signOf(place.path[1] ?? ""));
   const opened = group?.rollouts.find((item) => item.run_id === place.query.get("run"));
   const step = (by: number): void => {
     const next = view?.groups[at + by];

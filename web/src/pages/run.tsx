@@ -18,7 +18,7 @@ import { describeRun, Sums } from "../parts/runchip";
 import { Timeline } from "../parts/timeline";
 import { Transcript } from "../parts/transcript";
 import { change, go, to, usePlace } from "../router";
-import { has, isLive } from "../source";
+import { bare, has, isLive } from "../source";
 import type { PageSpec } from ".";
 import { tokensOf } from "./tokens";
 
@@ -41,7 +41,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
   const { fold } = run;
   const started = fold.started;
   const [text, tone, moves] = stateOf(run);
-  const title = fold.title || run.runId;
+  const title = fold.title || bare(run.runId);
   useTitle(["", "good"].includes(tone) ? title : `${text}: ${title}`);
   const first = fold.events[0]?.at ?? 0;
   return (
@@ -66,7 +66,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         )}
       </div>
       <div className="row wrap soft facts-line">
-        <button className="plain mono id" onClick={() => void copy(run.runId)} title="Copy the id">{run.runId}</button>
+        <button className="plain mono id" onClick={() => void copy(bare(run.runId))} title="Copy the id">{bare(run.runId)}</button>
         <span>{fold.model}</span>
         <span>{many(fold.turn, "turn")}, {many(run.info?.steps ?? 0, "step")}</span>
         <Sums run={run} />
@@ -182,7 +182,7 @@ function Run(): ReactNode {
       { key: "m", about: "Write a message", run: () => document.querySelector<HTMLElement>("[data-focus=message]")?.focus() },
       { key: "r", about: "Reply to what the run waits for", run: () => document.querySelector<HTMLElement>("[data-focus=reply]")?.focus() },
     ] : []),
-    { key: "y", about: "Copy the run’s id", run: () => void copy(runId) },
+    { key: "y", about: "Copy the run’s id", run: () => void copy(bare(runId)) },
   ]);
   if (!run?.fold.events.length) return <Waiting title="A run" error={run?.error ?? null} />;
   // Until a line is picked, the inspector shows what the run began with.

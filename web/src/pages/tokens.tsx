@@ -7,7 +7,7 @@ import { count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { change, to, usePlace } from "../router";
-import { isLive } from "../source";
+import { bare, isLive } from "../source";
 import type { PageSpec } from ".";
 
 /** Return the address of the tokens of a run. */
@@ -35,7 +35,7 @@ export function Branches({ branches, run }: { branches: TokenMap[]; run: string 
         <nav className="branchlist" aria-label="branches">
           {branches.map((item, index) => (
             <button key={index} aria-pressed={item === chosen} onClick={() => change({ branch: index, at: "" })}>
-              <b>{item.run_id === run ? `branch ${item.branch}` : `${item.run_id} · ${item.branch}`}</b>
+              <b>{item.run_id === bare(run) ? `branch ${item.branch}` : `${item.run_id} · ${item.branch}`}</b>
               <span className="soft">{count(item.sampled_tokens)} of {count(item.tokens)} sampled</span>
               {item.drift && <Chip tone="warn">{item.drift.kind}</Chip>}
             </button>
