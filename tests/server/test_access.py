@@ -318,6 +318,23 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize(
+    "sent", ["Idempotency-Key: {}", "Authorization: Bearer {}", "x-treadle-run: {}", "x-treadle-labels: a={}"]
+)
+async def test_a_header_that_counts_once_is_sent_once(url: str, journal: Journal, sent: str) -> None:
+    both = f"{sent.format('one')}\r\n{sent.format('two')}"
+    for path in ("/v1/responses", "/v1/chat/completions"):
+        body = '{"model": "echo", "input": "hi", "messages": [{"role": "user", "content": "hi"}]}'
+        raw = await send(url, post(path, body).replace(b"\r\n\r\n", f"\r\n{both}\r\n\r\n".encode(), 1))
+        assert status_of(raw) == 400
+        name = sent.partition(":")[0].lower()
+        assert f"the request has the header '{name}' more than once" in raw.decode()
+    assert journal.runs() == []
+    # Others may come as often as a client likes.
+    more = request("/v1/models", f"{KIM}\r\nAccept: text/html\r\nAccept: */*")
+    assert status_of(await send(url, more)) == 200
+
+
 @pytest.mark.parametrize(("raw", "status"), HOSTILE.values(), ids=HOSTILE)
 async def test_hostile_requests_are_refused(url: str, raw: bytes, status: int) -> None:
     assert status_of(await send(url, raw)) == status

@@ -100,6 +100,13 @@ def no_such(what: str, name: object) -> RequestRefused:
     return RequestRefused(404, f"there is no {what} {name!r:.150}", "not_found")
 
 
+_SINGLE = (
+    *(b"idempotency-key", b"authorization", b"x-api-key", b"host", b"origin", b"content-type"),
+    *(b"x-treadle-run", b"x-treadle-labels", b"last-event-id", b"a2a-version"),
+)
+"""The headers of which a request has one at most."""
+
+
 class Gate:
     """ASGI middleware that lets requests in, or refuses them. The caller is in `scope["state"]["caller"]`."""
 
@@ -116,6 +123,8 @@ class Gate:
             return
         headers: Headers = dict(scope["headers"])
         try:
+            if len(headers) < len(scope["headers"]):
+                _check_once(scope["headers"])
             self._check_place(headers)
             is_preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
             if scope["path"] not in _OPEN_PATHS and not is_preflight:
@@ -208,6 +217,15 @@ class Gate:
                 {"retry-after": f"{wait:.0f}" if wait >= 1 else "1"},
             )
         self._buckets[name] = left - 1, now
+
+
+def _check_once(headers: list[tuple[bytes, bytes]]) -> None:
+    """Refuse a request that has a header twice of which only one can count. Raises: `RequestRefused`."""
+    names = [name for name, _ in headers]
+    for name in _SINGLE:
+        if names.count(name) > 1:
+            said = f"the request has the header {name.decode()!r} more than once; send it once"
+            raise RequestRefused(400, said, "invalid_request")
 
 
 def _text_in(headers: Headers, name: bytes) -> str:
