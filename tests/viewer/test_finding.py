@@ -207,6 +207,47 @@ def test_one_comes_back_to_the_same_place(browser: Chromium, served: ServedJourn
     wait(browser, "document.querySelector('.leaf[aria-selected=true]')?.innerText.includes('Step 1')")
 
 
+def test_what_was_opened_is_open_after_a_reload(browser: Chromium, served: ServedJournal) -> None:
+    tidy = served.runs["tidy"]
+    show(browser, served.address(f"run/{tidy}"), ".run[data-loaded=true]")
+    browser.evaluate(
+        "[...document.querySelectorAll('.more')].find(one => one.textContent.includes('sub-agent')).click()"
+    )
+    inner = "[...document.querySelectorAll('.leaf.call')].find(one => one.innerText.includes('look'))"
+    wait(browser, inner)
+    browser.evaluate(f"{inner}.click()")
+    browser.evaluate(
+        "[...document.querySelectorAll('.inspector [role=tab]')].find(one => one.innerText === 'Events').click()"
+    )
+    press(browser, "o")
+    wait(browser, "!document.querySelector('.outline')")
+    load_again(browser)
+    wait(browser, "document.querySelector('.inspector [aria-selected=true]')?.innerText === 'Events'")
+    wait(browser, "document.querySelector('.block.picked')?.innerText.includes('notes: 12 lines')")
+    assert not browser.evaluate("document.querySelector('.outline')")
+    press(browser, "o", "i", "2", "w")
+    wait(browser, "document.querySelector('input[type=checkbox]').checked === false")
+    load_again(browser)
+    wait(browser, "document.querySelector('input[type=checkbox]')?.checked === false")
+    assert not browser.evaluate("document.querySelector('.inspector')")
+    show(browser, served.address(f"compare/{tidy}/{served.runs['talk']}"), ".pair.differs")
+    wait(browser, "document.querySelector('.pair .picked')")
+    press(browser, "a", "n", "n")
+    now = "[document.querySelector('.bar input').checked, document.querySelector('.pair .picked')?.innerText]"
+    wait(browser, f"{now}[0] && {now}[1]")
+    picked = browser.evaluate(now)
+    load_again(browser)
+    wait(
+        browser,
+        f"JSON.stringify({now}) === {json.dumps(json.dumps(picked, separators=(',', ':'), ensure_ascii=False))}",
+    )
+    show(browser, served.address("runs"), ".line")
+    press(browser, "v")
+    wait(browser, "document.querySelector('.line input').checked")
+    load_again(browser)
+    wait(browser, "document.querySelector('.line input')?.checked")
+
+
 def test_words_of_a_search_are_marked_in_the_row(browser: Chromium, tmp_path: Path) -> None:
     made.plain_folder(tmp_path / "rows", 40, leaves=10)
     page = write_page(make_dataset_view(tmp_path / "rows"), tmp_path / "page.html")

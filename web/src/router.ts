@@ -1,5 +1,5 @@
 /** Addresses: the part after `#` names a page and its settings, as in `#/runs?status=paused`. It works from disk too. */
-import { useSyncExternalStore } from "react";
+import { useMemo, useSyncExternalStore } from "react";
 import { isOther, OTHER } from "./source";
 
 export interface Place {
@@ -73,4 +73,23 @@ export function change(query: Record<string, string | number | null | undefined>
   const given: Record<string, string | number | null | undefined> = Object.fromEntries(current.query);
   history.replaceState(null, "", to(current.path, { ...given, ...query }));
   update();
+}
+
+/** Return a choice that stands in the address, where a reload finds it, and a function that changes it. `first` is what holds without it. */
+export function useSetting(name: string, first = ""): [string, (value: string) => void] {
+  const value = usePlace().query.get(name) ?? first;
+  return [value, (next) => change({ [name]: next === first ? "" : next })];
+}
+
+/** The same for a choice of yes or no. */
+export function useSwitch(name: string, first = false): [boolean, (value: boolean) => void] {
+  const [value, set] = useSetting(name, first ? "yes" : "no");
+  return [value === "yes", (next) => set(next ? "yes" : "no")];
+}
+
+/** The same for several ids. */
+export function useIds(name: string): [ReadonlySet<string>, (ids: Iterable<string>) => void] {
+  const [value, set] = useSetting(name);
+  const ids = useMemo(() => new Set(value.split(" ").filter(Boolean)), [value]);
+  return [ids, (next) => set([...next].join(" "))];
 }

@@ -6,7 +6,7 @@ import { firstDifference, SideLines, sidesOf } from "../parts/conversation";
 import type { GroupFacts, RolloutBody, RolloutFacts } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
-import { change, go, to, usePlace } from "../router";
+import { change, go, to, useIds, usePlace } from "../router";
 import { bare, get, isLive, signOf } from "../source";
 import { isShown } from "../shown";
 import type { PageSpec } from ".";
@@ -142,14 +142,14 @@ function RolloutHead({ rollout, body, isOpened = false }: { rollout: RolloutFact
 }
 
 function SideBySide({ rollouts, bodies }: { rollouts: RolloutFacts[]; bodies: Record<string, RolloutBody | null> }): ReactNode {
-  const [hidden, setHidden] = useState<string[]>([]);
-  const shown = rollouts.filter((item) => !hidden.includes(item.run_id));
+  const [hidden, setHidden] = useIds("hidden");
+  const shown = rollouts.filter((item) => !hidden.has(item.run_id));
   const conversations = shown.map((item) => bodies[item.run_id]?.messages ?? []);
   const isLoaded = shown.every((item) => bodies[item.run_id] !== undefined);
   const differs = firstDifference(shown.filter((item) => bodies[item.run_id]).map((item) => bodies[item.run_id]?.messages ?? []));
   return (
     <Overview label="rollouts side by side" className="rollout-sides">
-      {hidden.length > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.length)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
+      {hidden.size > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.size)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
       <div className="sidehead" style={sidesOf(shown.length)}>
         {shown.map((rollout) => (
           <section key={rollout.run_id} aria-label={rollout.run_id} data-run={rollout.run_id}>

@@ -9,7 +9,7 @@ import { Status, tell } from "../parts/basics";
 import { setListed } from "../parts/listed";
 import { RunChip } from "../parts/runchip";
 import { Table, type Column } from "../parts/table";
-import { change, go, to, usePlace } from "../router";
+import { change, go, to, usePlace, useSetting } from "../router";
 import { journals } from "../shown";
 import { bare, get, has, isLive, OTHER, RequestFailed, says } from "../source";
 import type { Listing, RunInfo } from "../types";
@@ -236,7 +236,7 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
     if (first === undefined) setListed(location.hash, runs.map((run) => run.id));
   });
   const [isNew, setIsNew] = useState(false);
-  const [chosen, setChosen] = useState("");
+  const [chosen, setChosen] = useSetting("mark");
   const models = useGet<{ data: { id: string }[] }>(isLive ? "/v1/models" : null);
   const names = models.data?.data.map((model) => model.id) ?? [];
   const compare = (run: RunInfo): void => {

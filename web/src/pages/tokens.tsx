@@ -1,12 +1,12 @@
 /** The tokens of a run, branch by branch: which were sampled, trained on, and how surprising they were. */
-import { useState, type ReactNode } from "react";
+import { useRef, type ReactNode } from "react";
 import { Chip, Status } from "../parts/basics";
 import { TokenView } from "../parts/tokenmap";
 import type { Drift, TokenMap } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
-import { change, to, usePlace } from "../router";
+import { change, to, usePlace, useSwitch } from "../router";
 import { bare, isLive } from "../source";
 import type { PageSpec } from ".";
 
@@ -23,7 +23,10 @@ export function Branches({ branches, run }: { branches: TokenMap[]; run: string 
   const place = usePlace();
   const given = Number(place.query.get("branch") ?? 0);
   const chosen = branches[given] ?? branches[0];
-  const first = Number(place.query.get("at") ?? 0);
+  const at = Number(place.query.get("at") ?? 0);
+  /** The token that the address led to, and the one that was picked here: that stays where it is. */
+  const [first, pickedHere] = [useRef(at), useRef(at)];
+  if (at !== pickedHere.current) first.current = pickedHere.current = at;
   useKeys([
     { key: "]", about: "Next branch", run: () => change({ branch: Math.min(branches.length - 1, given + 1), at: "" }) },
     { key: "[", about: "Branch before", run: () => change({ branch: Math.max(0, given - 1), at: "" }) },
@@ -43,13 +46,13 @@ export function Branches({ branches, run }: { branches: TokenMap[]; run: string 
         </nav>
       )}
       <BranchHead map={chosen} />
-      <TokenView key={`${given} ${first} ${chosen.tokens} ${chosen.trained_tokens}`} map={chosen} first={first} />
+      <TokenView key={`${given} ${first.current} ${chosen.tokens} ${chosen.trained_tokens}`} map={chosen} first={first.current} onPick={(token) => { pickedHere.current = token; change({ at: token }); }} />
     </>
   );
 }
 
 function BranchHead({ map }: { map: TokenMap }): ReactNode {
-  const [showsDrift, setShowsDrift] = useState(false);
+  const [showsDrift, setShowsDrift] = useSwitch("drift");
   const policy = map.is_of_policy === null ? "of a distribution that is not known" : map.is_of_policy ? "of the policy, as it samples" : "of another distribution than the one sampled from";
   return (
     <div className="branchhead">
