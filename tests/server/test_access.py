@@ -21,7 +21,7 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.admission.access import hash_key, hide_servers
+from treadle.server.admission.access import hash_key, hide_model, hide_servers
 from treadle.server.api_server import load_served, serve_api
 
 __all__ = ["journal"]
@@ -387,6 +387,20 @@ async def test_a_large_picture_of_a_client_is_kept(url: str, journal: Journal) -
 )
 def test_the_address_of_a_server_is_hidden_and_no_other_is_cut(text: str, told: str) -> None:
     assert hide_servers(text) == told
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["m-1", "m-1-2026-01", "m-1:latest", "ft:m-1-mini:org::4f", "org/m-1", "org/big-m-1_v2", "M-1.awq"],
+)
+def test_names_that_derive_from_that_of_a_model_are_hidden(name: str) -> None:
+    told = hide_servers(
+        f"model 'm-1' failed: '{name}' is overloaded, use \"{name}\", not {name}. The form-1 is m-11."
+    )
+    assert hide_model(f"{name} and m-1-fast", "m-1", "m-1-fast") == "m-1-fast and m-1-fast"
+    assert told == (
+        "the model failed: 'the model' is overloaded, use \"the model\", not the model. The form-1 is m-11."
+    )
 
 
 @pytest.mark.parametrize("place", ["owner@127.0.0.1:1", "owner@db.invalid", "?host=/nowhere/owner"])

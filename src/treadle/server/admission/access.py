@@ -35,6 +35,8 @@ _NAME = re.compile(r"https?://(?:[\w-]++\.)++[a-zA-Z]{2,}+")
 """The origin of a public page."""
 _OF_API = re.compile(r"/(?:v\d|api\b|openai\b)|[^?]*+\?")
 _MODEL = re.compile(r"\bmodel '([^']++)'")
+_WORD = re.compile(r"\w++(?:[.:/@+-]++\w++)*+")
+"""A name as those of models are."""
 _FILE = re.compile(r"(?<![\w./:~-])/(?!v\d)[\w.@+~-]++(?:/[\w.@+~-]++)++")
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
@@ -332,9 +334,18 @@ def hide_servers(text: str, *, hides_models: bool = True) -> str:
 
     text = _HOST.sub("the server", _ADDRESS.sub(hide, text))
     for name in set(_MODEL.findall(text)) if hides_models else ():
-        own = rf"model '{re.escape(name)}'|(?<![\w-]){re.escape(name)}(?![\w-])"
-        text = re.sub(own, "the model", text)
+        text = hide_model(text, name, "the model")
     return _FILE.sub("a file of the server", text)
+
+
+def hide_model(text: str, name: str, alias: str) -> str:
+    """Return a text in which `alias` stands for a model's name, and for the names that servers derive from it: those
+    of its versions and variants, such as `ft:NAME:org`, `org/NAME` and `NAME-2026-01`."""
+    own = re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)
+    text = text.replace(f"model '{name}'", alias)
+    if _WORD.fullmatch(name) is None:
+        return own.sub(lambda _: alias, text)
+    return _WORD.sub(lambda found: alias if own.search(found[0]) else found[0], text)
 
 
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:
