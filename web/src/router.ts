@@ -87,9 +87,11 @@ export function useSwitch(name: string, first = false): [boolean, (value: boolea
   return [value === "yes", (next) => set(next ? "yes" : "no")];
 }
 
-/** The same for several ids. */
-export function useIds(name: string): [ReadonlySet<string>, (ids: Iterable<string>) => void] {
-  const [value, set] = useSetting(name);
-  const ids = useMemo(() => new Set(value.split(" ").filter(Boolean)), [value]);
-  return [ids, (next) => set([...next].join(" "))];
+const idsIn = (text: string): Set<string> => new Set(text.split(" ").filter(Boolean));
+
+/** The same for several ids. The function gets the ids of the moment, since two may change before the page is drawn. */
+export function useIds(name: string): [ReadonlySet<string>, (next: (before: ReadonlySet<string>) => Iterable<string>) => void] {
+  const value = usePlace().query.get(name) ?? "";
+  const ids = useMemo(() => idsIn(value), [value]);
+  return [ids, (next) => change({ [name]: [...next(idsIn(current.query.get(name) ?? ""))].join(" ") })];
 }

@@ -149,11 +149,11 @@ function SideBySide({ rollouts, bodies }: { rollouts: RolloutFacts[]; bodies: Re
   const differs = firstDifference(shown.filter((item) => bodies[item.run_id]).map((item) => bodies[item.run_id]?.messages ?? []));
   return (
     <Overview label="rollouts side by side" className="rollout-sides">
-      {hidden.size > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.size)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
+      {hidden.size > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.size)} hidden</span><button onClick={() => setHidden(() => [])}>Show all</button></div>}
       <div className="sidehead" style={sidesOf(shown.length)}>
         {shown.map((rollout) => (
           <section key={rollout.run_id} aria-label={rollout.run_id} data-run={rollout.run_id}>
-            <button className="plain close" onClick={() => setHidden([...hidden, rollout.run_id])} aria-label={`Hide ${rollout.run_id}`} title="Hide this rollout">✕</button>
+            <button className="plain close" onClick={() => setHidden((before) => [...before, rollout.run_id])} aria-label={`Hide ${rollout.run_id}`} title="Hide this rollout">✕</button>
             <RolloutHead rollout={rollout} body={bodies[rollout.run_id]} />
             {bodies[rollout.run_id] === null && <p className="soft">Its messages are not in this file. Read them with: treadle show {rollout.run_id} --tokens</p>}
           </section>

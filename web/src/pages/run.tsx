@@ -111,7 +111,7 @@ function Run(): ReactNode {
   const children = useChildren(opened);
   const items = nest(run?.fold.items ?? [], children);
   const toggle = (child: string | null): void => {
-    if (child) setOpened(opened.has(child) ? [...opened].filter((one) => one !== child) : [...opened, child]);
+    if (child) setOpened((before) => (before.has(child) ? [...before].filter((one) => one !== child) : [...before, child]));
   };
   const at = Number(place.query.get("at") ?? 0);
   /** The run that the event `at` belongs to: this one, or an opened one of a sub-agent. */

@@ -339,8 +339,8 @@ def hide_servers(text: str, *, hides_models: bool = True) -> str:
 
 
 def hide_model(text: str, name: str, alias: str) -> str:
-    """Return a text in which `alias` stands for a model's name, and for the names that servers derive from it: those
-    of its versions and variants, such as `ft:NAME:org`, `org/NAME` and `NAME-2026-01`."""
+    """Return a text in which `alias` stands for a model's name, and for the names that servers derive from it, such
+    as `ft:NAME:org`, `org/NAME` and `NAME-2026-01`."""
     own = re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)
     text = text.replace(f"model '{name}'", alias)
     if _WORD.fullmatch(name) is None:
