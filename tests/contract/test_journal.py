@@ -473,13 +473,16 @@ async def write_varied(journal: Journal) -> None:
     await write(journal, "b2", *start(4, is_session=True), e.RunPaused(at=9.0, reason="closed"))
     await write(journal, "b3", *start(5, parent=Parent("a1", 1)), asked)
     await write(journal, "a%_", *start(6, task=TaskRef("files", "t-2")), turned)
-    await write(journal, "\U0010ffff", *start(7))
+    told = {"note": '"treadle.caller":', '"treadle.caller": ': "x", "treadle.Caller": "treadle.caller"}
+    await write(journal, "b4", *start(7, caller=Caller("a1", "c1")))
+    await write(journal, "b5", *start(8, metadata=told))
+    await write(journal, "\U0010ffff", *start(9))
 
 
 async def test_a_listing_shows_the_facts_of_each_run(journal: Journal) -> None:
     await write_varied(journal)
     infos = journal.runs()
-    assert [info.run_id for info in infos] == ["a1", "a2", "b1", "b2", "b3", "a%_", "\U0010ffff"]
+    assert [info.run_id for info in infos] == ["a1", "a2", "b1", "b2", "b3", "a%_", "b4", "b5", "\U0010ffff"]
     for info in infos:
         facts = facts_of([event.body for event in journal.read(info.run_id)])
         assert info == facts.info(info.run_id, is_driven=info.run_id == "b1")
@@ -504,6 +507,7 @@ filters = st.builds(
     is_waiting=maybe(True, False),
     is_session=maybe(True, False),
     is_turn_open=maybe(True, False),
+    is_called=maybe(True, False),
     created_since=maybe(0.0, 3.0, 99.0),
     created_before=maybe(0.0, 3.0, 99.0),
     updated_since=maybe(0.0, 9.0, 99.0),

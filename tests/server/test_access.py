@@ -21,7 +21,7 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.admission.access import hash_key, hide_servers
+from treadle.server.admission.access import hash_key, hide_model, hide_servers
 from treadle.server.api_server import load_served, serve_api
 
 __all__ = ["journal"]
@@ -318,6 +318,23 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize(
+    "sent", ["Idempotency-Key: {}", "Authorization: Bearer {}", "x-treadle-run: {}", "x-treadle-labels: a={}"]
+)
+async def test_a_header_that_counts_once_is_sent_once(url: str, journal: Journal, sent: str) -> None:
+    both = f"{sent.format('one')}\r\n{sent.format('two')}"
+    for path in ("/v1/responses", "/v1/chat/completions"):
+        body = '{"model": "echo", "input": "hi", "messages": [{"role": "user", "content": "hi"}]}'
+        raw = await send(url, post(path, body).replace(b"\r\n\r\n", f"\r\n{both}\r\n\r\n".encode(), 1))
+        assert status_of(raw) == 400
+        name = sent.partition(":")[0].lower()
+        assert f"the request has the header '{name}' more than once" in raw.decode()
+    assert journal.runs() == []
+    # Others may come as often as a client likes.
+    more = request("/v1/models", f"{KIM}\r\nAccept: text/html\r\nAccept: */*")
+    assert status_of(await send(url, more)) == 200
+
+
 @pytest.mark.parametrize(("raw", "status"), HOSTILE.values(), ids=HOSTILE)
 async def test_hostile_requests_are_refused(url: str, raw: bytes, status: int) -> None:
     assert status_of(await send(url, raw)) == status
@@ -370,6 +387,20 @@ async def test_a_large_picture_of_a_client_is_kept(url: str, journal: Journal) -
 )
 def test_the_address_of_a_server_is_hidden_and_no_other_is_cut(text: str, told: str) -> None:
     assert hide_servers(text) == told
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["m-1", "m-1-2026-01", "m-1:latest", "ft:m-1-mini:org::4f", "org/m-1", "org/big-m-1_v2", "M-1.awq"],
+)
+def test_names_that_derive_from_that_of_a_model_are_hidden(name: str) -> None:
+    told = hide_servers(
+        f"model 'm-1' failed: '{name}' is overloaded, use \"{name}\", not {name}. The form-1 is m-11."
+    )
+    assert hide_model(f"{name} and m-1-fast", "m-1", "m-1-fast") == "m-1-fast and m-1-fast"
+    assert told == (
+        "the model failed: 'the model' is overloaded, use \"the model\", not the model. The form-1 is m-11."
+    )
 
 
 @pytest.mark.parametrize("place", ["owner@127.0.0.1:1", "owner@db.invalid", "?host=/nowhere/owner"])

@@ -35,7 +35,7 @@ from treadle.server.responses.response_records import (
     read_request,
     record_of,
 )
-from treadle.server.responses.response_turn import ResponseTurn
+from treadle.server.responses.response_turn import MARK, ResponseTurn
 from treadle.server.run_host import RunHost
 
 __all__ = ["client", "config", "journal"]
@@ -344,7 +344,7 @@ async def test_of_requests_at_the_same_moment_one_is_answered(host: RunHost, jou
         noted.append(place)
 
     for planned in plans:
-        planned.keep_first(note)
+        planned.keep_first(note, "mark")
     answered = await plans[0].answer()
     for ask in (plans[1].answer, plans[2].start):
         with pytest.raises(RequestRefused) as refused:
@@ -363,17 +363,16 @@ async def test_of_first_requests_at_the_same_moment_one_is_kept(host: RunHost, j
         await plan(host, "hello", made.resource_id, instructions=f"You are clerk {number}.")
         for number in range(3)
     ]
-    noted: list[str] = []
     for number, planned in enumerate(plans):
 
-        async def note(place: str, number: int = number) -> None:
-            noted.append(f"{number} {place}")
+        async def note(place: str) -> None:
+            raise AssertionError(f"the run says by its mark who has begun {place}")
 
-        planned.keep_first(note)
+        planned.keep_first(note, f"mark {number}")
     told = await asyncio.gather(*[planned.answer() for planned in plans], return_exceptions=True)
     [number] = [number for number, answer in enumerate(told) if isinstance(answer, dict)]
     answered: Any = told[number]
-    assert noted == [f"{number} {answered['id']}"]
+    assert journal.runs()[0].labels[MARK] == f"mark {number}"
     kept = read_request(journal, read_response_id(answered["id"]))
     assert kept is not None
     assert kept.instructions == f"You are clerk {number}."
@@ -396,7 +395,7 @@ async def test_of_results_at_the_same_moment_those_of_one_client_count(
         async def note(place: str, number: int = number) -> None:
             noted.append(f"{number} {place}")
 
-        planned.keep_first(note)
+        planned.keep_first(note, "mark")
     told = await asyncio.gather(*[planned.answer() for planned in plans], return_exceptions=True)
     [number] = [number for number, said in enumerate(told) if isinstance(said, dict)]
     assert [said.code for said in told if isinstance(said, RequestRefused)] == ["conversation_locked"] * 2

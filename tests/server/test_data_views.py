@@ -117,7 +117,7 @@ def test_paths_that_cannot_be_shown_together_are_refused(tmp_path: Path) -> None
     one = made.plain_folder(tmp_path / "one", 1)
     (tmp_path / "topics.json").write_text("{}")
     for paths in ([tmp_path / "none"], [one, tmp_path / "topics.json"], [one, one, one]):
-        with pytest.raises(ConfigError, match="give a journal, one or two datasets"):
+        with pytest.raises(ConfigError, match="give one or two journals, datasets"):
             ViewedData(paths)
     with pytest.raises(ConfigError, match=r"there is no '.*topcs\.json'; did you mean 'topics\.json'"):
         ViewedData([one, tmp_path / "topcs.json"])

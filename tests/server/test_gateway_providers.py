@@ -400,6 +400,36 @@ async def test_the_effort_reaches_each_provider_beside_the_form(
     assert not strict.refusals
 
 
+LEVELS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "effort": ({"reasoning_effort": "low"}, {"reasoning": {"effort": "low", "summary": "auto"}}, EFFORT),
+    "verbosity": (
+        {"verbosity": "low"},
+        {"text": {"verbosity": "low"}},
+        {"openai_responses": lambda body: body["text"]["verbosity"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses", "vllm", "gemini"])
+@pytest.mark.parametrize("kind", ["chat", "responses"])
+async def test_a_level_reaches_a_provider_from_each_api_or_is_refused_by_name(
+    level: str, name: str, kind: str, tmp_path: Path, journal: Journal
+) -> None:
+    chat, response, places = LEVELS[level]
+    field, asked = {"effort": "reasoning_effort"}.get(level, level), chat if kind == "chat" else response
+    async with relaying(name, [said("Hello.")], tmp_path, journal) as (url, strict):
+        client = CLIENTS[kind](url, is_streamed=False)
+        client.say("Hi.")
+        if name == "gemini" or (name == "anthropic" and level == "verbosity"):
+            with pytest.raises(BadRequestError, match=f"the {level} 'low' cannot be sent"):
+                await client.ask(**asked)
+            return
+        assert (await client.ask(**asked))[0] == "Hello.", strict.refusals
+        assert places.get(name, lambda body: body[field])(strict.bodies[-1]) == "low"
+    assert not strict.refusals
+
+
 async def test_any_object_is_demanded_where_that_is_possible(tmp_path: Path, journal: Journal) -> None:
     for name, place in (("ollama", "format"), ("openai_responses", "text"), ("vllm", "response_format")):
         async with relaying(name, [said("{}")], tmp_path, journal) as (url, strict):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from tests.server.test_responses import client, config, journal, serving
 from tests.server.test_runs import SERVED, TOOLS, Killed, killed
 
 from treadle import open_journal
-from treadle.core.events import TurnStarted
+from treadle.core.events import RunStarted, TurnStarted
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import ResourceFilter
 from treadle.knowledge.files.file_store import FILE
 from treadle.knowledge.files.vector_stores import STORE
-from treadle.server.responses.response_records import CONVERSATION
+from treadle.server.responses.response_records import CONVERSATION, page_of_responses
 
 __all__ = ["client", "config", "journal", "killed"]
 
@@ -86,6 +87,36 @@ def effects_of(journal: Journal) -> list[Any]:
         for item in journal.resources.page(ResourceFilter(kind=kind), time.time())
     ]
     return [*sorted((info.run_id, info.turns) for info in journal.runs()), *sorted(kept)]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_the_first_response_of_a_conversation_is_stored_at_once(
+    client: AsyncOpenAI, journal: Journal, tmp_path: Path, is_streamed: bool
+) -> None:
+    """Its run, its turn, what it repeats of its request, and whose request it was."""
+    items: Any = [
+        {"type": "message", "role": "system", "content": "You are brief."},
+        {"type": "message", "role": "user", "content": "Mine is tea."},
+        {"type": "message", "role": "assistant", "content": "I see."},
+    ]
+    made = await client.conversations.create(items=items)
+    body = {"model": "echo", "input": "hello", "conversation": made.id, "stream": is_streamed}
+    first = await post(client, "responses", body, "k")
+    assert first.is_success, first.text
+    (info,) = journal.runs()
+    with sqlite3.connect(tmp_path / "runs.db") as db:
+        (events,) = db.execute("SELECT count FROM frames ORDER BY seq LIMIT 1").fetchone()
+    db.close()
+    stored = [event.body for event in journal.read(info.run_id, until_seq=events)]
+    assert [type(body) for body in stored[:2]] == [RunStarted, TurnStarted]
+    (kept,) = page_of_responses(journal, ResourceFilter(kind=""))
+    await forget_answers(journal, "k")
+    again = await post(client, "responses", body, "k")
+    assert kept.resource_id in again.text
+    assert "You are brief." in journal.read(info.run_id)[0].body.system_message
+    assert [info.turns for info in journal.runs()] == [1]
+    assert (await post(client, "responses", body, "other key")).is_success
+    assert [info.turns for info in journal.runs()] == [2]
 
 
 @pytest.mark.parametrize(("name", "body"), MORE_BODIES.items(), ids=MORE_BODIES)

@@ -289,7 +289,8 @@ async def test_what_is_asked_of_the_model_reaches_it(tmp_path: Path, journal: Jo
         ({"tool_choice": {"type": "function", "name": "sub"}}, "names 'sub', which is none of the tools"),
         ({"model": "clerk", "tool_choice": "required"}, "needs tools of the client, and none that run here"),
         ({"tool_choice": "required", "tools": []}, "needs tools of the client"),
-        ({"model": "claude", "reasoning": {"effort": "low"}}, "reasoning cannot be sent to 'claude'"),
+        ({"model": "gem", "reasoning": {"effort": "low"}}, "the effort 'low' cannot be sent to 'gem'"),
+        ({"model": "claude", "text": {"verbosity": "low"}}, "the verbosity 'low' cannot be sent to 'claude'"),
         ({"model": "gem", "parallel_tool_calls": False}, "parallel_tool_calls cannot be sent to 'gem'"),
         (
             {"model": "own", "tool_choice": "required", "reasoning": {"summary": "auto"}},

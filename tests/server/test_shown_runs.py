@@ -40,7 +40,14 @@ def serve_engine(received: Received) -> Reply:
     said = received.json()["messages"]
     if "fail" in json.dumps(said[-1]):
         where = "http://10.1.2.3:8000/v1/chat/completions?key=sk-hidden"
-        return Reply({"error": {"message": f"hidden-model at {where} is broken, see /srv/hidden/log"}}, 500)
+        return Reply(
+            {
+                "error": {
+                    "message": f"hidden-model-7 (ft:hidden-model:org) at {where} is broken, see /srv/hidden/log"
+                }
+            },
+            500,
+        )
     made = calls(("c1", "weigh", '{"item": "a"}')) if said[-1]["role"] == "user" else answer("2 kg")
     return Reply({**made, "model": "hidden-model-7"})
 

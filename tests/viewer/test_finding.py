@@ -16,6 +16,8 @@ from tests.viewer.sample_runs import answer, look
 from tests.viewer.test_pages import press, show, text_of, wait, write
 
 from treadle import Agent, ScriptedModel
+from treadle.core.events import RunStarted
+from treadle.core.lineage import Caller
 from treadle.datagen.dataset.dataset_view import make_dataset_view
 from treadle.journal.protocol import Journal
 from treadle.models import call
@@ -130,6 +132,21 @@ def test_filters_offer_what_the_runs_have(browser: Chromium, served: ServedJourn
     assert all("Tidy" in title for title in browser.evaluate(TITLES))
 
 
+async def test_the_list_asks_once_however_many_runs_are_of_sub_agents(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    for number in range(500):
+        caller = Caller("r0", "call") if number % 250 else None
+        writer = journal.create(f"r{number}")
+        writer.append([RunStarted(at=float(number + 1), version="1", caller=caller)])
+        await writer.release()
+    await to_thread(show, browser, f"{live}runs", ".line")
+    assert await to_thread(browser.evaluate, "document.querySelectorAll('.line').length") == 2
+    assert not [address for address in browser.requests if "after=" in address]
+    await to_thread(browser.evaluate, "document.querySelector('.bar label input').click()")
+    await to_thread(wait, browser, "document.querySelector('.num').innerText === '200+ runs'")
+
+
 async def test_markdown_of_answers_is_laid_out_and_stays_text(
     browser: Chromium, live: str, journal: Journal
 ) -> None:
@@ -188,6 +205,47 @@ def test_one_comes_back_to_the_same_place(browser: Chromium, served: ServedJourn
     press(browser, "k")
     load_again(browser)
     wait(browser, "document.querySelector('.leaf[aria-selected=true]')?.innerText.includes('Step 1')")
+
+
+def test_what_was_opened_is_open_after_a_reload(browser: Chromium, served: ServedJournal) -> None:
+    tidy = served.runs["tidy"]
+    show(browser, served.address(f"run/{tidy}"), ".run[data-loaded=true]")
+    browser.evaluate(
+        "[...document.querySelectorAll('.more')].find(one => one.textContent.includes('sub-agent')).click()"
+    )
+    inner = "[...document.querySelectorAll('.leaf.call')].find(one => one.innerText.includes('look'))"
+    wait(browser, inner)
+    browser.evaluate(f"{inner}.click()")
+    browser.evaluate(
+        "[...document.querySelectorAll('.inspector [role=tab]')].find(one => one.innerText === 'Events').click()"
+    )
+    press(browser, "o")
+    wait(browser, "!document.querySelector('.outline')")
+    load_again(browser)
+    wait(browser, "document.querySelector('.inspector [aria-selected=true]')?.innerText === 'Events'")
+    wait(browser, "document.querySelector('.block.picked')?.innerText.includes('notes: 12 lines')")
+    assert not browser.evaluate("document.querySelector('.outline')")
+    press(browser, "o", "i", "2", "w")
+    wait(browser, "document.querySelector('input[type=checkbox]').checked === false")
+    load_again(browser)
+    wait(browser, "document.querySelector('input[type=checkbox]')?.checked === false")
+    assert not browser.evaluate("document.querySelector('.inspector')")
+    show(browser, served.address(f"compare/{tidy}/{served.runs['talk']}"), ".pair.differs")
+    wait(browser, "document.querySelector('.pair .picked')")
+    press(browser, "a", "n", "n")
+    now = "[document.querySelector('.bar input').checked, document.querySelector('.pair .picked')?.innerText]"
+    wait(browser, f"{now}[0] && {now}[1]")
+    picked = browser.evaluate(now)
+    load_again(browser)
+    wait(
+        browser,
+        f"JSON.stringify({now}) === {json.dumps(json.dumps(picked, separators=(',', ':'), ensure_ascii=False))}",
+    )
+    show(browser, served.address("runs"), ".line")
+    press(browser, "v")
+    wait(browser, "document.querySelector('.line input').checked")
+    load_again(browser)
+    wait(browser, "document.querySelector('.line input')?.checked")
 
 
 def test_words_of_a_search_are_marked_in_the_row(browser: Chromium, tmp_path: Path) -> None:

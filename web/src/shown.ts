@@ -1,11 +1,13 @@
 /** What there is to show: a server says what it was started with, and a file holds the answers of some pages. */
-import { get, has, isLive } from "./source";
+import { get, has, isLive, OTHER } from "./source";
 
 export interface Shown {
   /** The pages that have data, by the first parts of their addresses. */
   pages: string[];
   /** The page that is shown first; empty in a file, which names its own. */
   start: string;
+  /** The journals whose runs are shown, if they are two. */
+  journals?: string[];
 }
 
 let shown: Shown = { pages: ["runs"], start: "" };
@@ -29,4 +31,8 @@ export async function loadShown(): Promise<Shown> {
   return shown;
 }
 
+/** The names of the two journals; empty if there is only one. */
+export const journals = (): readonly string[] => shown.journals ?? [];
+/** What the ids of the runs of the first or the second dataset or evaluation begin with; `null` if a server has no such runs. */
+export const signOfRuns = (place: number): string | null => (place === 0 ? "" : journals().length ? OTHER : null);
 export const isShown = (page: string): boolean => (isLive ? shown.pages.includes(page) : has(ADDRESSES[page] ?? ""));

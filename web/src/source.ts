@@ -43,6 +43,17 @@ const filed = new Map<string, string>();
 const FILED = "@file/";
 export const isFiled = (runId: string): boolean => runId.startsWith(FILED);
 
+/** What the ids of a second journal's runs begin with in the page. The server has them below a path of its own. */
+export const OTHER = "@other/";
+export const isOther = (id: string | undefined): boolean => id?.startsWith(OTHER) ?? false;
+const SIGN = encodeURIComponent(OTHER);
+/** Return the address of an API for the journal of an id, or for the id's sign alone. */
+const resolve = (address: string): string => (address.includes(SIGN) ? `/other${address.replace(SIGN, "")}` : address);
+/** Return the id that a run has in its journal. */
+export const bare = (runId: string): string => runId.replace(/^@(file|other)\//, "");
+/** Return what the id of a run begins with if it is not one of the first journal. */
+export const signOf = (runId: string): string => /^@(file|other)\//.exec(runId)?.[0] ?? "";
+
 const readEmbedded = async (text: string): Promise<Embedded> => {
   const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text()) as Embedded;
@@ -129,7 +140,7 @@ async function check(response: Response): Promise<Response> {
 /** Send a request with the key. Throws `RequestFailed`, also if nobody answers. */
 async function ask(address: string, request: RequestInit & { headers?: Record<string, string> } = {}): Promise<Response> {
   try {
-    return await check(await fetch(address, { ...request, headers: headers(request.headers) }));
+    return await check(await fetch(resolve(address), { ...request, headers: headers(request.headers) }));
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;
     throw new RequestFailed(0, "The server does not answer: it has ended, or cannot be reached.");

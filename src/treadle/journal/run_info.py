@@ -94,6 +94,11 @@ class RunInfo(Struct, frozen=True, kw_only=True):
         return self.labels.get("title") or make_title(self.input or "")
 
     @property
+    def is_called(self) -> bool:
+        """True if a call of another run drives this run, as for a sub-agent."""
+        return CALLER in self.labels
+
+    @property
     def caller_run_id(self) -> str | None:
         """The run whose call drives this run; `None` if no call does."""
         return self.labels.get(CALLER)
@@ -141,6 +146,7 @@ class RunFilter(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     is_waiting: bool | None = None
     is_session: bool | None = None
     is_turn_open: bool | None = None
+    is_called: bool | None = None
     created_since: float | None = None
     """The run was created at this time or later (seconds since the epoch)."""
     created_before: float | None = None
@@ -190,5 +196,6 @@ EQUAL_FIELDS = (
     "is_waiting",
     "is_session",
     "is_turn_open",
+    "is_called",
 )
 """The conditions of `RunFilter` that compare a field of `RunInfo` of the same name."""

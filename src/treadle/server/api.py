@@ -71,45 +71,40 @@ ROUTERS = (
 )
 
 
-def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | None = None) -> Any:
+OTHER = "/other"
+"""What the paths of the API of a second journal begin with."""
+
+
+def make_api(
+    host: RunHost,
+    table: ServeTable,
+    name: str,
+    viewed: ViewedData | None = None,
+    other: RunHost | None = None,
+) -> Any:
     """Return the ASGI application.
 
-    `name` is the host name under which it is reached, and `viewed` is what pages show beside runs.
+    `name` is the host name under which it is reached, `viewed` is what pages show beside runs, and `other` has the
+    runs of a second journal.
     """
 
     mcp = _make_mcp(host)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await host.open()
-        try:
-            async with contextlib.nullcontext() if mcp is None else mcp.router.lifespan_context(mcp):
-                yield
-        finally:
-            await host.close()
+        async with contextlib.AsyncExitStack() as stack:
+            for one in (host,) if other is None else (host, other):
+                await one.open()
+                stack.push_async_callback(one.close)
+            if mcp is not None:
+                await stack.enter_async_context(mcp.router.lifespan_context(mcp))
+            yield
 
-    api = FastAPI(
-        title="Treadle",
-        version=__version__,
-        description="Agents whose every run is a journal, in the wire formats of OpenAI.",
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-    )
-    api.state.host = host
-    api.state.viewed = viewed or ViewedData()
-    for router in ROUTERS:
-        # `include_router` would make each route again, which takes a tenth of a second at the first request.
-        api.router.routes.extend(router.routes)
+    api = _make_routes(host, viewed or ViewedData(), lifespan)
     if mcp is not None:
         api.router.routes.extend(mcp.routes)
-    api.add_exception_handler(TreadleError, _answer_error)
-    api.add_exception_handler(RequestRefused, _answer_refusal)
-    api.add_exception_handler(RequestValidationError, _answer_invalid)
-    api.add_exception_handler(ValidationError, _answer_invalid)
-    api.add_exception_handler(UnicodeEncodeError, _answer_no_text)
-    api.add_exception_handler(HTTPException, _answer_http)
-    api.add_exception_handler(Exception, _answer_defect)
+    if other is not None:
+        api.mount(OTHER, _make_routes(other, ViewedData(), None))
 
     @api.get("/healthz", tags=["probes"])
     async def healthz() -> dict[str, str]:
@@ -136,6 +131,31 @@ def make_api(host: RunHost, table: ServeTable, name: str, viewed: ViewedData | N
     metrics = Metrics(GatewayErrors(Gate(Idempotency(app, host), table, name)), host)
     api.state.metrics = metrics
     return metrics
+
+
+def _make_routes(host: RunHost, viewed: ViewedData, lifespan: Any) -> FastAPI:
+    """Return the application with the routes of a journal, and its errors."""
+    api = FastAPI(
+        title="Treadle",
+        version=__version__,
+        description="Agents whose every run is a journal, in the wire formats of OpenAI.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    api.state.host = host
+    api.state.viewed = viewed
+    for router in ROUTERS:
+        # `include_router` would make each route again, which takes a tenth of a second at the first request.
+        api.router.routes.extend(router.routes)
+    api.add_exception_handler(TreadleError, _answer_error)
+    api.add_exception_handler(RequestRefused, _answer_refusal)
+    api.add_exception_handler(RequestValidationError, _answer_invalid)
+    api.add_exception_handler(ValidationError, _answer_invalid)
+    api.add_exception_handler(UnicodeEncodeError, _answer_no_text)
+    api.add_exception_handler(HTTPException, _answer_http)
+    api.add_exception_handler(Exception, _answer_defect)
+    return api
 
 
 def _make_mcp(host: RunHost) -> Any:

@@ -1,5 +1,6 @@
 """The start and the end of `treadle serve`."""
 
+import asyncio
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -80,9 +81,10 @@ async def serve_api(
     port: int,
     on_ready: Callable[[str], None],
     on_fault: Callable[[str], None] | None = None,
+    other: Journal | None = None,
 ) -> None:
     """Serve until the caller cancels this; then pause what is under way. `on_ready` gets the address, and
-    `on_fault` before that what keeps an agent or model from being used.
+    `on_fault` before that what keeps an agent or model from being used. The page also shows the runs of `other`.
 
     Raises: `ConfigError` if the address cannot be used, or is not of this machine and there are no keys; with
     `on_fault`, also if no agent and no model can be used.
@@ -100,9 +102,13 @@ async def serve_api(
         )
     listener, url = listen(host, port)
     queue = SERVED if served.token is None else VIEWED
-    runs = RunHost(
-        journal, AgentCatalog(served.config, journal, served.names), window=table.window, queue=queue
-    )
+
+    def make_host(store: Journal) -> RunHost:
+        catalog = AgentCatalog(served.config, store, served.names)
+        return RunHost(store, catalog, window=table.window, queue=queue)
+
+    runs = make_host(journal)
+    more = None if other is None else make_host(other)
     if on_fault is not None:
         # This makes the agents. The host gives the catalog its hooks, so it is made before.
         faults = runs.catalog.faults()
@@ -111,13 +117,15 @@ async def serve_api(
             raise ConfigError(f"nothing can be served: {'; '.join(faults)}")
         for fault in faults:
             on_fault(fault)
-    api = make_api(runs, table, host, served.viewed)
+    api = make_api(runs, table, host, served.viewed, more)
+
+    async def close() -> None:
+        await asyncio.gather(*[one.close() for one in (runs, more) if one is not None])
+
     if table.logs_requests:
         log_requests()
     # Streams end when their runs are paused.
-    await serve_app(
-        api, listener, lambda: on_ready(url), runs.close, STOP_SECONDS, table.body_timeout_seconds
-    )
+    await serve_app(api, listener, lambda: on_ready(url), close, STOP_SECONDS, table.body_timeout_seconds)
 
 
 def settle_memory() -> None:

@@ -4,7 +4,6 @@ Names of models are those that clients know. Settings, paths and the names of to
 addresses are taken out of errors. What the agent reads and says, its tools and its limits are shown.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from treadle.core.events.narrowing import Item
 from treadle.export.groups import Group
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
-from treadle.server.admission.access import ApiCaller, hide_servers
+from treadle.server.admission.access import ApiCaller, hide_model, hide_servers
 from treadle.server.run_host import AGENT
 
 _TOLD = (
@@ -94,10 +93,8 @@ class _ShownJournal:
 
 def _hide(text: str, info: RunInfo) -> str:
     """Return the text of an error without addresses and the real name of the model."""
-    told, alias = hide_servers(text), info.labels.get(AGENT, "the model")
-    return (
-        re.sub(rf"(?<![\w-]){re.escape(info.model)}(?![\w-])", lambda _: alias, told) if info.model else told
-    )
+    told = hide_servers(text)
+    return hide_model(told, info.model, info.labels.get(AGENT, "the model")) if info.model else told
 
 
 def _show_event(event: Any, caller: ApiCaller, info: RunInfo) -> Any:

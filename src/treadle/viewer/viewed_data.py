@@ -5,13 +5,15 @@ Files that have changed are read again. The paths come from the command line onl
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.texts.masking import hide_password
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_view import ComparedRows, DatasetView, FoundRows, RowIndex, compare_rows
 from treadle.datagen.topics.topic_files import load_topics
@@ -24,6 +26,7 @@ from treadle.export.groups import Group
 from treadle.http.locks import new_lock
 from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Journal
+from treadle.journal.registry import DEFAULT_PATH, open_journal
 from treadle.rollout.rollout_folder import RolloutFolder, read_stored, rebuild
 from treadle.rollout.rollouts_view import GroupFacts, RolloutBody, RolloutsView, find_facts, write_rollout
 from treadle.trajectory.tokens.trajectories import Decoders, load_decoders
@@ -41,7 +44,7 @@ _PAIRED = ({DataKind.DATASET}, {DataKind.EVALUATION})
 """The kinds that can be compared."""
 
 
-_ADVICE = "give a journal, one or two datasets or evaluations, the folder of rollouts, or a file of topics"
+_ADVICE = "give one or two journals, datasets or evaluations, the folder of rollouts, or a file of topics"
 
 
 class ViewedData:
@@ -57,6 +60,8 @@ class ViewedData:
             raise ConfigError(f"{_ADVICE}; not " + " and ".join([repr(str(path)) for path in paths]))
         self._kind = kinds[0] if kinds else None
         self._paths = tuple(paths)
+        self._journals: tuple[str, ...] = ()
+        """The journals that are open, as people know them: two if the page shows the runs of both."""
         self._lock = new_lock()
         self._datasets: dict[int, RowIndex] = {}
         self._compared: ComparedRows | None = None
@@ -64,29 +69,51 @@ class ViewedData:
         """The facts of the groups that were read, by their numbers in the plan."""
         self._groups: OrderedDict[str, Group] = OrderedDict()
 
-    @property
-    def journal(self) -> str | None:
-        """The address of the journal of the runs; `None` if there is no such file.
+    @contextmanager
+    def open_journals(self, given: Sequence[str]) -> Iterator[list[Journal]]:
+        """Open the given journals, or the default one; or those of the paths, where `given` is that of the first.
 
-        Raises: `ConfigError` if rollouts come from elsewhere and name another journal.
+        The journal of the second path is left out if it cannot be opened. Raises: `JournalError`; `ConfigError` if
+        an evaluation or rollouts come from elsewhere and name another journal.
+        """
+        names: list[str | None] = [*given] or [None]
+        if self._paths and not given:
+            # A file of rows or of topics has no runs.
+            names = [self._find_journal(self._paths[0]) or "memory:"]
+        with ExitStack() as stack:
+            opened = [stack.enter_context(open_journal(name, must_exist=True)) for name in names]
+            for path in self._paths[1:]:
+                with suppress(ConfigError, JournalError):
+                    name = self._find_journal(path)
+                    if name is not None and name not in names:
+                        opened.append(stack.enter_context(open_journal(name, must_exist=True)))
+                        names.append(name)
+            self._journals = tuple([hide_password(name or DEFAULT_PATH) for name in names])
+            yield opened
+
+    def _find_journal(self, path: Path) -> str | None:
+        """Return the address of the journal of the runs of a path; `None` if there is no such file.
+
+        Raises: `ConfigError` if they come from elsewhere and name another journal.
         """
         if self._kind is DataKind.DATASET:
-            found = DatasetFolder(self._paths[0]).journal
-            return str(found) if self._paths[0].is_dir() and found.exists() else None
+            found = DatasetFolder(path).journal
+            return str(found) if path.is_dir() and found.exists() else None
         if self._kind is DataKind.EVALUATION:
-            return str(EvaluationFolder(self._paths[0]).find_journal(read_evaluation(self._paths[0])))
+            return str(EvaluationFolder(path).find_journal(read_evaluation(path)))
         if self._kind is not DataKind.ROLLOUTS:
             return None
-        return str(RolloutFolder(self._paths[0]).find_journal(read_stored(self._paths[0])))
+        return str(RolloutFolder(path).find_journal(read_stored(path)))
 
     def describe(self) -> dict[str, Any]:
-        """Return the pages that have data, and the first one."""
+        """Return the pages that have data, the first one, and the journals if they are two."""
         pages = ["runs"] if self._kind is not DataKind.TOPICS else []
+        told = {"journals": self._journals} if len(self._journals) == 2 else {}
         if self._kind is None:
-            return {"pages": pages, "start": "#/runs"}
+            return {"pages": pages, "start": "#/runs", **told}
         both = len(self._paths) == 2 and self._kind is DataKind.DATASET
         pages += [self._kind.value, *(["datasets"] if both else [])]
-        return {"pages": pages, "start": "#/datasets" if both else _START[self._kind]}
+        return {"pages": pages, "start": "#/datasets" if both else _START[self._kind], **told}
 
     def dataset(self, number: int) -> DatasetView:
         """Return a dataset without its rows."""
@@ -126,9 +153,13 @@ class ViewedData:
         if self._kind is not DataKind.EVALUATION:
             raise ConfigError("there is no evaluation; `treadle view FOLDER` shows one")
         view = make_evaluation_view(*map(read_results, self._paths))
-        # The server has one journal, that of the first evaluation, which another one may share.
-        first, *others = map(_find_journal, self._paths)
-        return replace(view, has_runs=(True, *[name is not None and name == first for name in others]))
+        if len(self._paths) < 2 or len(self._journals) == 2:
+            return replace(view, has_runs=(True,) * len(self._paths))
+        # The second one may share the journal of the first.
+        with suppress(ConfigError):
+            first, second = map(self._find_journal, self._paths)
+            return replace(view, has_runs=(True, first == second))
+        return replace(view, has_runs=(True, False))
 
     def topics(self) -> TopicsView:
         if self._kind is not DataKind.TOPICS:
@@ -188,12 +219,3 @@ class ViewedData:
         group = load_group(journal, group_id, {})
         groups = [find_facts(group)] if group.rollouts else []
         return RolloutsView(name=group_id, folder="", groups=groups, delivered=len(groups), dropped={})
-
-
-def _find_journal(path: Path) -> str | None:
-    """Return the address of the journal of an evaluation; `None` if the evaluation comes from elsewhere and names
-    one."""
-    try:
-        return str(EvaluationFolder(path).find_journal(read_evaluation(path)))
-    except ConfigError:
-        return None

@@ -282,7 +282,7 @@ def test_pairs_say_why_there_are_none_and_take_rollouts(cli: Cli) -> None:
         assert "no two runs were forked from each other" in found.err
     report = cli("report", "r", "d", "--out", "both.html")
     assert report.code == 2, report
-    assert "give a journal, one or two datasets" in report.err
+    assert "give one or two journals, datasets" in report.err
     assert cli("report", "d", "d", "d").code == 2
     (cli.folder / "c.yaml").write_text("a: b")
     assert "not 'c.yaml'" in cli("report", "c.yaml", "-j", "r/runs.db").err

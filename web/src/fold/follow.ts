@@ -1,6 +1,6 @@
 /** A run as it is loaded and followed: its fold, which grows while the page is open. */
 import { useEffect, useRef, useState, useSyncExternalStore } from "react";
-import { get, isFiled, isLive, listen, readJson } from "../source";
+import { get, isFiled, isLive, listen, readJson, signOf } from "../source";
 import type { Listing, RunInfo } from "../types";
 import type { Piece, RunEvent } from "./events";
 import { RunFold, type Item } from "./run";
@@ -22,7 +22,7 @@ const painted = (): Promise<void> => Promise.race([new Promise<void>((done) => r
 type RunListing = Listing<RunEvent> & { run: RunInfo };
 
 export class FollowedRun {
-  fold = new RunFold();
+  readonly fold: RunFold;
   error: Error | null = null;
   /** Whether all events that are stored were loaded. */
   isLoaded = false;
@@ -40,6 +40,7 @@ export class FollowedRun {
 
   constructor(readonly runId: string) {
     this.isLive = isLive && !isFiled(runId);
+    this.fold = new RunFold(runId);
     void this.follow();
     this.timer = this.isLive ? window.setInterval(() => void this.look().catch(() => null), 1000 * LOOK_SECONDS) : 0;
   }
@@ -90,8 +91,6 @@ export class FollowedRun {
   }
 
   private takeListing({ data, run }: RunListing): void {
-    // Events have the id that the run has in its own journal.
-    if (isFiled(this.runId)) for (const event of data) event.run_id = this.runId;
     this.fold.take(data);
     this.info = run;
   }
@@ -141,7 +140,7 @@ export class FollowedRun {
     for (const item of running) {
       const child = children.find((one) => one.call_id === item.callId);
       if (!child || item.child) continue;
-      item.child = child.id;
+      item.child = `${signOf(this.runId)}${child.id}`;
       item.version += 1;
       this.tell();
     }

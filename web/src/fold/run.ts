@@ -4,6 +4,7 @@
  * Each item is one block of the transcript: a message, an inference, a call, or something that happened. An item knows
  * its depth in the tree of turns, steps and calls. Items change as more events come, and then have a new `version`.
  */
+import { signOf } from "../source";
 import type { Artifact, Completion, Message, Piece, RunEvent, ToolResult } from "./events";
 
 export type Kind = "system" | "turn" | "message" | "inference" | "call" | "question" | "event";
@@ -108,6 +109,8 @@ export class RunFold {
   private readonly files = new Map<string, string>();
   private turnItem: Item | null = null;
   private inference: Item | null = null;
+  /** `runId` is the id of the run in the page. */
+  constructor(readonly runId: string) {}
   private pause: Item | null = null;
   /** Changes of files whose call is not known yet: its result is stored right after them. */
   private pending: RunEvent | null = null;
@@ -169,7 +172,7 @@ export class RunFold {
 
   private add(kind: Kind, event: RunEvent, title: string, depth: number, more: Partial<Item> = {}): Item {
     const item: Item = {
-      id: `${event.seq}`, runId: event.run_id ?? this.started?.run_id ?? "", kind, depth, version: 0, seqs: [event.seq], at: event.at, end: event.at, step: this.step, turn: this.turn, title,
+      id: `${event.seq}`, runId: this.runId, kind, depth, version: 0, seqs: [event.seq], at: event.at, end: event.at, step: this.step, turn: this.turn, title,
       state: "", text: "", reasoning: "", role: "", notes: [], parts: [], spans: [], completion: null, seconds: null, firstToken: null,
       model: "", failures: [], arguments: "", effect: "", result: null, callId: "", child: null, files: null, options: [], isStructured: false, isOpen: false, ...more,
     };
@@ -382,7 +385,7 @@ export class RunFold {
       this.pending = null;
     }
     Object.assign(item, {
-      result, seconds: event.duration_seconds ?? null, child: event.child?.run_id ?? null, isOpen: false,
+      result, seconds: event.duration_seconds ?? null, child: event.child ? `${signOf(this.runId)}${event.child.run_id}` : null, isOpen: false,
       state: result.is_error ? (["refused", "not_run", "over_limit"].includes(result.error_kind ?? "") ? "warn" : "bad") : "good",
     });
   }

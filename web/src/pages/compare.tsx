@@ -10,8 +10,8 @@ import { Sums } from "../parts/runchip";
 import { differing } from "../parts/worddiff";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
-import { go, to, usePlace } from "../router";
-import { has, isFiled, openFile } from "../source";
+import { change, go, to, usePlace, useSwitch } from "../router";
+import { bare, has, isFiled, openFile } from "../source";
 import type { RunInfo } from "../types";
 import type { PageSpec } from ".";
 import { isCalled, Runs } from "./runs";
@@ -79,7 +79,7 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
   return (
     <div className="side">
       <div className="cut" title={fold.title}>{fold.title}</div>
-      {isFiled(run.runId) ? <span className="soft">in a file</span> : <a className="mono" href={to(["run", run.runId])}>{run.runId.slice(0, 12)}</a>} <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
+      {isFiled(run.runId) ? <span className="soft">in a file</span> : <a className="mono" href={to(["run", run.runId])}>{bare(run.runId).slice(0, 12)}</a>} <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
       <span className="soft row wrap"><span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
     </div>
   );
@@ -122,9 +122,12 @@ function Compare(): ReactNode {
 
 function Sides({ left, right }: { left: string; right: string }): ReactNode {
   const [one, two] = [useRun(left), useRun(right)];
-  const [isWhole, setIsWhole] = useState(false);
-  const [picked, setPicked] = useState(-1);
+  const [isWhole, setIsWhole] = useSwitch("equal");
+  const given = usePlace().query.get("at");
+  const picked = given === null ? -1 : Number(given);
+  const setPicked = (pair: number): void => change({ at: pair });
   const box = useRef<HTMLDivElement>(null);
+  const shown = useRef<number | null>(null);
   const isReady = Boolean(one?.isLoaded && two?.isLoaded);
   const all = useMemo(() => (one && two && isReady ? align(one.fold.items.filter(isWork), two.fold.items.filter(isWork)) : []), [isReady, one?.fold.version, two?.fold.version]);
   const pairs = useMemo(() => (isWhole ? all : fold(all)), [all, isWhole]);
@@ -144,8 +147,11 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
   };
   useEffect(() => {
     if (first < 0) return;
-    setPicked(first);
-    virtual.scrollTo(first, "center");
+    // A reload leads to the pair that was picked, and what is folded anew to the first difference.
+    const start = shown.current === null && given !== null ? picked : first;
+    shown.current = first;
+    setPicked(start);
+    virtual.scrollTo(start, "center");
   }, [first, isReady]);
   useKeys([
     { key: "n", about: "Next difference", run: () => jump(1) },

@@ -8,7 +8,7 @@ import { count, oneLine, usd } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
 import { get, isLive } from "../source";
-import { isShown } from "../shown";
+import { isShown, signOfRuns } from "../shown";
 import type { PageSpec } from ".";
 
 const RELOAD_SECONDS = 5;
@@ -25,8 +25,8 @@ function Estimate({ item }: { item: MeanEstimate | null | undefined }): ReactNod
 }
 
 /** Return one column of the grid of tasks for each model. */
-const columnsOf = (found: Evaluation, hasRuns: boolean, prefix = ""): GridColumn[] =>
-  found.models.map((item) => ({ name: `${prefix}${item.model}`, samples: found.samples.filter((sample) => sample.spec.model === item.model), hasRuns }));
+const columnsOf = (found: Evaluation, sign: string | null, prefix = ""): GridColumn[] =>
+  found.models.map((item) => ({ name: `${prefix}${item.model}`, samples: found.samples.filter((sample) => sample.spec.model === item.model), sign }));
 
 /** Return the evaluation, and look again from time to time while samples may be made. */
 function useEvaluation(): { view: EvaluationView | null; error: Error | null } {
@@ -53,7 +53,8 @@ function EvaluationPage(): ReactNode {
   const hasNames = new Set(view.evaluations.map((item) => item.name)).size === view.evaluations.length;
   const nameOf = (item: Evaluation): string => (hasNames ? item.name : item.path);
   const isPaired = (column: GridColumn): boolean => view.pairs.some((pair) => pair.one === column.name || pair.other === column.name);
-  const both = view.evaluations.flatMap((item, index) => columnsOf(item, view.has_runs[index] ?? false, `${nameOf(item)}: `)).filter(isPaired);
+  const signs = view.has_runs.map((has, index) => (has ? (isLive && signOfRuns(index)) || "" : null));
+  const both = view.evaluations.flatMap((item, index) => columnsOf(item, signs[index] ?? null, `${nameOf(item)}: `)).filter(isPaired);
   return (
     <main className="page">
       <div className="bar">
@@ -68,19 +69,19 @@ function EvaluationPage(): ReactNode {
             {view.pairs[0] && <TaskGrid id="both" title="Tasks of both" columns={both} pairs={view.pairs} first={orderOf(view.pairs[0])} />}
           </Section>
         )}
-        {view.evaluations.map((item, index) => <One key={item.path} found={item} hasRuns={view.has_runs[index] ?? false} prefix={isCompared ? `${nameOf(item)}: ` : ""} />)}
+        {view.evaluations.map((item, index) => <One key={item.path} found={item} sign={signs[index] ?? null} prefix={isCompared ? `${nameOf(item)}: ` : ""} />)}
       </Overview>
     </main>
   );
 }
 
-function One({ found, hasRuns, prefix }: { found: Evaluation; hasRuns: boolean; prefix: string }): ReactNode {
+function One({ found, sign, prefix }: { found: Evaluation; sign: string | null; prefix: string }): ReactNode {
   const lost = Object.entries(found.failed);
-  const columns = useMemo(() => columnsOf(found, hasRuns), [found, hasRuns]);
+  const columns = useMemo(() => columnsOf(found, sign), [found, sign]);
   const grid = `${prefix}grid`;
   return (
     <>
-      {!hasRuns && <p className="remark">Its runs are in a journal of their own. To open them: treadle view {found.path}</p>}
+      {sign === null && <p className="remark">Its runs are in a journal of their own. To open them: treadle view {found.path}</p>}
       <Figures>
         <Figure label="models" value={count(found.models.length)} />
         <Figure label="tasks" value={count(new Set(found.samples.map((item) => item.spec.task)).size)} />
@@ -98,7 +99,7 @@ function One({ found, hasRuns, prefix }: { found: Evaluation; hasRuns: boolean; 
         <Families found={found} prefix={prefix} />
       </Section>
       <Section id={`${prefix}failures`} title={`${prefix}Failures`} lead="Samples that are not solved, by the kind of their failure.">
-        <Failures kinds={found.failures} models={found.models.map((item) => item.model)} hasRuns={hasRuns} prefix={prefix} />
+        <Failures kinds={found.failures} models={found.models.map((item) => item.model)} sign={sign} prefix={prefix} />
         <Facts title={`${prefix}Samples without a grade`} heads={["run", "reason"]} rows={lost} />
       </Section>
     </>
@@ -211,12 +212,12 @@ function Families({ found, prefix }: { found: Evaluation; prefix: string }): Rea
   return <Facts title={`${prefix}Families`} heads={["family", ...names]} rows={rows} numbers={names.map((_, index) => index + 1)} />;
 }
 
-function Failures({ kinds, models, hasRuns, prefix }: { kinds: FailureKind[]; models: string[]; hasRuns: boolean; prefix: string }): ReactNode {
+function Failures({ kinds, models, sign, prefix }: { kinds: FailureKind[]; models: string[]; sign: string | null; prefix: string }): ReactNode {
   if (!kinds.length) return <p className="remark">No graded sample failed.</p>;
   const rows = kinds.map((kind) => [
     <span className="kind">{kind.kind}{kind.kind.includes("…") && <span className="soft"> (such as: {oneLine(kind.example, 160)})</span>}</span>,
     ...models.map((name) => count(kind.models[name] ?? 0)),
-    <span className="runs">{kind.run_ids.slice(0, MOST_RUNS).map((run) => <RunLink key={run} run={run} hasRuns={hasRuns}>{run} </RunLink>)}</span>,
+    <span className="runs">{kind.run_ids.slice(0, MOST_RUNS).map((run) => <RunLink key={run} run={run} sign={sign}>{run} </RunLink>)}</span>,
   ]);
   return <Facts title={`${prefix}Kinds`} heads={["kind", ...models, "runs"]} rows={rows} numbers={models.map((_, index) => index + 1)} isWide />;
 }

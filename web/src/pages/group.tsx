@@ -6,15 +6,15 @@ import { firstDifference, SideLines, sidesOf } from "../parts/conversation";
 import type { GroupFacts, RolloutBody, RolloutFacts } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
-import { change, go, to, usePlace } from "../router";
-import { get, isLive } from "../source";
+import { change, go, to, useIds, usePlace } from "../router";
+import { bare, get, isLive, signOf } from "../source";
 import { isShown } from "../shown";
 import type { PageSpec } from ".";
 import { Cells, useRollouts } from "./rollouts";
 import { Branches } from "./tokens";
 
 /** Load the messages and tokens of rollouts; those that a file does not hold are `null`. */
-function useBodies(group: GroupFacts | undefined): Record<string, RolloutBody | null> {
+function useBodies(group: GroupFacts | undefined, sign: string): Record<string, RolloutBody | null> {
   const [bodies, setBodies] = useState<Record<string, RolloutBody | null>>({});
   const runs = group?.rollouts.map((item) => item.run_id).join("\n") ?? "";
   useEffect(() => {
@@ -22,7 +22,7 @@ function useBodies(group: GroupFacts | undefined): Record<string, RolloutBody | 
     const stop = new AbortController();
     setBodies({});
     for (const run of runs.split("\n")) {
-      get<RolloutBody>(`/v1/view/rollouts/${encodeURIComponent(group?.group_id ?? "")}/${encodeURIComponent(run)}`, stop.signal)
+      get<RolloutBody>(`/v1/view/rollouts/${encodeURIComponent(`${sign}${group?.group_id ?? ""}`)}/${encodeURIComponent(run)}`, stop.signal)
         .then((body) => setBodies((before) => ({ ...before, [run]: body })))
         .catch(() => !stop.signal.aborted && setBodies((before) => ({ ...before, [run]: null })));
     }
@@ -64,12 +64,12 @@ function inOrder(rollouts: RolloutFacts[], order: string): RolloutFacts[] {
 function Group(): ReactNode {
   const place = usePlace();
   const { view, error } = useRollouts(place.path[1]);
-  const at = view?.groups.findIndex((item) => item.group_id === place.path[1]) ?? -1;
+  const at = view?.groups.findIndex((item) => item.group_id === bare(place.path[1] ?? "")) ?? -1;
   const method = place.query.get("advantages") ?? "";
   const order = place.query.get("order") ?? "";
   const found = view?.groups[at];
   const group = useMemo(() => found && withAdvantages(found, method), [found, method]);
-  const bodies = useBodies(group);
+  const bodies = useBodies(group, signOf(place.path[1] ?? ""));
   const opened = group?.rollouts.find((item) => item.run_id === place.query.get("run"));
   const step = (by: number): void => {
     const next = view?.groups[at + by];
@@ -142,18 +142,18 @@ function RolloutHead({ rollout, body, isOpened = false }: { rollout: RolloutFact
 }
 
 function SideBySide({ rollouts, bodies }: { rollouts: RolloutFacts[]; bodies: Record<string, RolloutBody | null> }): ReactNode {
-  const [hidden, setHidden] = useState<string[]>([]);
-  const shown = rollouts.filter((item) => !hidden.includes(item.run_id));
+  const [hidden, setHidden] = useIds("hidden");
+  const shown = rollouts.filter((item) => !hidden.has(item.run_id));
   const conversations = shown.map((item) => bodies[item.run_id]?.messages ?? []);
   const isLoaded = shown.every((item) => bodies[item.run_id] !== undefined);
   const differs = firstDifference(shown.filter((item) => bodies[item.run_id]).map((item) => bodies[item.run_id]?.messages ?? []));
   return (
     <Overview label="rollouts side by side" className="rollout-sides">
-      {hidden.length > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.length)} hidden</span><button onClick={() => setHidden([])}>Show all</button></div>}
+      {hidden.size > 0 && <div className="row wrap hiddenones"><span className="soft">{count(hidden.size)} hidden</span><button onClick={() => setHidden(() => [])}>Show all</button></div>}
       <div className="sidehead" style={sidesOf(shown.length)}>
         {shown.map((rollout) => (
           <section key={rollout.run_id} aria-label={rollout.run_id} data-run={rollout.run_id}>
-            <button className="plain close" onClick={() => setHidden([...hidden, rollout.run_id])} aria-label={`Hide ${rollout.run_id}`} title="Hide this rollout">✕</button>
+            <button className="plain close" onClick={() => setHidden((before) => [...before, rollout.run_id])} aria-label={`Hide ${rollout.run_id}`} title="Hide this rollout">✕</button>
             <RolloutHead rollout={rollout} body={bodies[rollout.run_id]} />
             {bodies[rollout.run_id] === null && <p className="soft">Its messages are not in this file. Read them with: treadle show {rollout.run_id} --tokens</p>}
           </section>

@@ -10,6 +10,7 @@ import { count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
 import { change, to, usePlace } from "../router";
+import { signOfRuns } from "../shown";
 import { isLive } from "../source";
 import type { PageSpec } from ".";
 import { DatasetBar, datasetAddress } from "./dataset";
@@ -103,7 +104,7 @@ function Rows(): ReactNode {
       {found.error ? <Status error={found.error} /> : !found.heads.length && !found.isLoading ? <Status>{found.total ? "No row matches." : "The dataset has no rows."}</Status> : (
         <div className={`halves ${opened ? "two" : ""}`}>
           <Table label="rows" items={found.heads} columns={opened ? COLUMNS.slice(0, 2) : COLUMNS} idOf={keyOf} addressOf={(head) => to(place.path, { ...query, row: keyOf(head) })} onEnd={found.more} openedId={opened ? keyOf(opened) : ""} onFollow={(head) => change({ row: keyOf(head) })} />
-          {opened && <Wanted value={words.toLowerCase().split(/\s+/).filter(Boolean)}><Opened view={view} address={address} head={opened} hasRuns={isLive && (place.path[1] ?? "0") === "0"} /></Wanted>}
+          {opened && <Wanted value={words.toLowerCase().split(/\s+/).filter(Boolean)}><Opened view={view} address={address} head={opened} sign={isLive ? signOfRuns(Number(place.path[1] ?? 0)) : null} /></Wanted>}
         </div>
       )}
     </main>
@@ -113,8 +114,8 @@ function Rows(): ReactNode {
 /** Return the name of a row in the address: rows of different files can have one id. */
 const keyOf = (head: RowHead): string => `${head.is_rejected ? "r" : "k"}${head.number}`;
 
-/** `hasRuns`: the server has the journal of the first dataset only, and runs of another one may have the same ids. */
-function Opened({ view, address, head, hasRuns }: { view: DatasetView; address: string; head: RowHead; hasRuns: boolean }): ReactNode {
+/** `sign`: what the ids of the runs of this dataset begin with; `null` if they cannot be opened. */
+function Opened({ view, address, head, sign }: { view: DatasetView; address: string; head: RowHead; sign: string | null }): ReactNode {
   const { body, absent } = useRow(view, address, head);
   const box = useRef<HTMLElement>(null);
   useMarks(box, body ? keyOf(head) : "");
@@ -130,7 +131,7 @@ function Opened({ view, address, head, hasRuns }: { view: DatasetView; address: 
       {!body ? <Status>{absent || "Loading …"}</Status> : (
         <>
           <dl className="facts">
-            {Object.entries(body.facts).map(([name, value]) => [<dt key={name}>{name}</dt>, <dd key={`${name} value`}>{name === "run" && hasRuns ? <a href={to(["run", value])}>{value}</a> : value}</dd>])}
+            {Object.entries(body.facts).map(([name, value]) => [<dt key={name}>{name}</dt>, <dd key={`${name} value`}>{name === "run" && sign !== null ? <a href={to(["run", `${sign}${value}`])}>{value}</a> : value}</dd>])}
           </dl>
           {body.verdicts.length > 0 && (
             <ul className="verdicts" aria-label="verdicts of filters">

@@ -17,8 +17,8 @@ import { Outline } from "../parts/outline";
 import { describeRun, Sums } from "../parts/runchip";
 import { Timeline } from "../parts/timeline";
 import { Transcript } from "../parts/transcript";
-import { change, go, to, usePlace } from "../router";
-import { has, isLive } from "../source";
+import { change, go, to, useIds, usePlace, useSwitch } from "../router";
+import { bare, has, isLive } from "../source";
 import type { PageSpec } from ".";
 import { tokensOf } from "./tokens";
 
@@ -41,7 +41,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
   const { fold } = run;
   const started = fold.started;
   const [text, tone, moves] = stateOf(run);
-  const title = fold.title || run.runId;
+  const title = fold.title || bare(run.runId);
   useTitle(["", "good"].includes(tone) ? title : `${text}: ${title}`);
   const first = fold.events[0]?.at ?? 0;
   return (
@@ -66,7 +66,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         )}
       </div>
       <div className="row wrap soft facts-line">
-        <button className="plain mono id" onClick={() => void copy(run.runId)} title="Copy the id">{run.runId}</button>
+        <button className="plain mono id" onClick={() => void copy(bare(run.runId))} title="Copy the id">{bare(run.runId)}</button>
         <span>{fold.model}</span>
         <span>{many(fold.turn, "turn")}, {many(run.info?.steps ?? 0, "step")}</span>
         <Sums run={run} />
@@ -103,33 +103,36 @@ function Run(): ReactNode {
   const runId = place.path[1] ?? "";
   const run = useRun(runId);
   const [picked, setPicked] = useState(-1);
-  const [showsInspector, setShowsInspector] = useState(() => window.innerWidth >= 1100);
-  const [showsOutline, setShowsOutline] = useState(() => window.innerWidth >= 800);
+  const [showsInspector, setShowsInspector] = useSwitch("inspector", window.innerWidth >= 1100);
+  const [showsOutline, setShowsOutline] = useSwitch("tree", window.innerWidth >= 800);
   const view = VIEWS.find((name) => name === place.query.get("view")) ?? "transcript";
   const [asked, setAsked] = useState<Asked>(null);
-  const [opened, setOpened] = useState<ReadonlySet<string>>(new Set());
+  const [opened, setOpened] = useIds("open");
   const children = useChildren(opened);
   const items = nest(run?.fold.items ?? [], children);
   const toggle = (child: string | null): void => {
-    if (child) setOpened((before) => new Set(before.has(child) ? [...before].filter((one) => one !== child) : [...before, child]));
+    if (child) setOpened((before) => (before.has(child) ? [...before].filter((one) => one !== child) : [...before, child]));
   };
   const at = Number(place.query.get("at") ?? 0);
-  const pickedAt = useRef(0);
+  /** The run that the event `at` belongs to: this one, or an opened one of a sub-agent. */
+  const within = place.query.get("in") ?? runId;
+  const pickedAt = useRef("");
   /** Whether the run went on while it was shown: then its end stays in view, also that of its last event. */
   const hasGrown = useRef(false);
   useEffect(() => {
     // Several items may begin with one event: what was picked here stays picked.
-    if (!at || !run?.isLoaded || at === pickedAt.current) return;
-    pickedAt.current = 0;
-    const found = items.findLastIndex((item) => item.runId === runId && (item.seqs[0] ?? Infinity) <= at);
-    if (found >= 0) setPicked(found);
-  }, [at, run?.isLoaded, run]);
+    if (!at || !run?.isLoaded || pickedAt.current === `${within} ${at}`) return;
+    const found = items.findLastIndex((item) => item.runId === within && (item.seqs[0] ?? Infinity) <= at);
+    if (found < 0) return;
+    pickedAt.current = within === runId || children.get(within)?.isLoaded ? `${within} ${at}` : "";
+    setPicked(found);
+  }, [at, within, run?.isLoaded, run, within === runId ? 0 : items.length]);
   const pick = (index: number): void => {
     setPicked(index);
     const item = items[index];
-    if (item?.runId !== runId || !item.seqs[0]) return;
-    pickedAt.current = item.seqs[0];
-    change({ at: item.seqs[0] });
+    if (!item?.seqs[0]) return;
+    pickedAt.current = `${item.runId} ${item.seqs[0]}`;
+    change({ at: item.seqs[0], in: item.runId === runId ? "" : item.runId });
   };
   const move = (by: number, test?: (item: Item) => boolean): void => pick(near(items, picked, by, test));
   const given = place.query.get("find") ?? "";
@@ -139,11 +142,12 @@ function Run(): ReactNode {
   const seqs = useMemo(() => (view === "events" && words ? eventsWith(run?.fold.events ?? [], words).map((event) => event.seq) : []), [view, words, version]);
   const places = useMemo(() => placesOf(items, words), [words, version, items.length]);
   const found = useMemo(() => new Set(places), [places]);
-  const [all, now] = view === "events" ? [seqs, at] : [places, picked];
+  const ownAt = within === runId ? at : 0;
+  const [all, now] = view === "events" ? [seqs, ownAt] : [places, picked];
   const jump = (by: number): void => {
     if (!all.length) return;
     const next = by > 0 ? all.find((one) => one > now) ?? all[0] as number : all.findLast((one) => one < now) ?? all.at(-1) as number;
-    if (view === "events") change({ at: next });
+    if (view === "events") change({ at: next, in: "" });
     else pick(next);
   };
   const [opening] = useState(at ? words : "");
@@ -182,7 +186,7 @@ function Run(): ReactNode {
       { key: "m", about: "Write a message", run: () => document.querySelector<HTMLElement>("[data-focus=message]")?.focus() },
       { key: "r", about: "Reply to what the run waits for", run: () => document.querySelector<HTMLElement>("[data-focus=reply]")?.focus() },
     ] : []),
-    { key: "y", about: "Copy the run’s id", run: () => void copy(runId) },
+    { key: "y", about: "Copy the run’s id", run: () => void copy(bare(runId)) },
   ]);
   if (!run?.fold.events.length) return <Waiting title="A run" error={run?.error ?? null} />;
   // Until a line is picked, the inspector shows what the run began with.
@@ -201,13 +205,13 @@ function Run(): ReactNode {
           {view === "transcript" && <Transcript onOpen={toggle} opened={opened} items={items} version={run.fold.version + items.length} picked={picked} onPick={pick} sticks={isLive && run.isLoaded && hasGrown.current && picked < 0} isDriven={isDriven} />}
           {view === "timeline" && <Timeline items={items} version={run.fold.version} picked={picked} onPick={pick} />}
           {view === "files" && <Files runId={runId} fold={run.fold} />}
-          {view === "events" && <EventList fold={run.fold} picked={at} onPick={(seq) => change({ at: seq })} />}
+          {view === "events" && <EventList fold={run.fold} picked={ownAt} onPick={(seq) => change({ at: seq, in: "" })} />}
           {view === "forks" && <Family runId={runId} version={run.fold.seq} />}
           {showsInspector && view !== "files" && view !== "forks" && <Inspector item={inspected} fold={(inspected && children.get(inspected.runId)?.fold) ?? run.fold} runId={inspected?.runId ?? runId} onClose={() => setShowsInspector(false)} />}
         </div>
         {isLive && <Reply runId={runId} fold={run.fold} />}
         {asked === "note" && <NoteDialog runId={runId} onClose={() => setAsked(null)} />}
-        {asked === "fork" && <ForkDialog runId={runId} events={run.fold.events} seq={at || run.fold.seq} onClose={() => setAsked(null)} />}
+        {asked === "fork" && <ForkDialog runId={runId} events={run.fold.events} seq={ownAt || run.fold.seq} onClose={() => setAsked(null)} />}
       </main>
     </Wanted>
   );

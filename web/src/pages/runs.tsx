@@ -9,8 +9,9 @@ import { Status, tell } from "../parts/basics";
 import { setListed } from "../parts/listed";
 import { RunChip } from "../parts/runchip";
 import { Table, type Column } from "../parts/table";
-import { change, go, to, usePlace } from "../router";
-import { get, has, isLive, RequestFailed, says } from "../source";
+import { change, go, to, usePlace, useSetting } from "../router";
+import { journals } from "../shown";
+import { bare, get, has, isLive, OTHER, RequestFailed, says } from "../source";
 import type { Listing, RunInfo } from "../types";
 import type { PageSpec } from ".";
 
@@ -18,8 +19,6 @@ const PAGE = 200;
 const RELOAD_SECONDS = 3;
 /** A list that is sorted by a figure costs the server half a second if there are 100,000 runs. */
 const SORTED_RELOAD_SECONDS = 20;
-/** With fewer runs than these in view, more are loaded, because those of sub-agents are not listed. */
-const ENOUGH = 60;
 const STARTED = "-started";
 const FILTERS = ["status", "since", "agent", "model", "label", "text"] as const;
 /** What the filter for the status offers. Beside the statuses of runs, it has conditions on what they wait for or ended with. */
@@ -101,23 +100,26 @@ function sorted(runs: RunInfo[], order: string): RunInfo[] {
 let shownLast = { runs: [] as RunInfo[], hasMore: false, query: "" };
 
 /** Load pages of runs as they are asked for, and look for news of the first page. */
-function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Error | null; isLoading: boolean; more: () => void } {
+function useRuns(asked: string, sign: string): { runs: RunInfo[]; hasMore: boolean; error: Error | null; isLoading: boolean; more: () => void } {
+  const query = `${sign}${asked}`;
   const [state, setState] = useState({ ...(shownLast.query === query ? shownLast : { runs: [], hasMore: false }), error: null as Error | null, isLoading: true, query });
   useEffect(() => {
     if (!state.isLoading && !state.error) shownLast = state;
   }, [state]);
   const busy = useRef(false);
-  const address = useCallback((after?: string) => {
-    const given = new URLSearchParams(query);
-    if (isLive) given.set("limit", String(PAGE));
-    if (after) given.set("after", after);
-    return `/v1/runs${given.size ? `?${given}` : ""}`;
-  }, [query]);
+  const load = useCallback(async (after?: string): Promise<Listing<RunInfo>> => {
+    if (!isLive) return get("/v1/runs");
+    const given = new URLSearchParams(asked);
+    given.set("limit", String(PAGE));
+    if (after) given.set("after", bare(after));
+    const found = await get<Listing<RunInfo>>(`${sign && "/other"}/v1/runs?${given}`);
+    return { ...found, data: found.data.map((run) => ({ ...run, id: `${sign}${run.id}` })) };
+  }, [asked, sign]);
   useEffect(() => {
     let isGone = false;
-    const load = async (): Promise<void> => {
+    const loadFirst = async (): Promise<void> => {
       try {
-        const found = await get<Listing<RunInfo>>(isLive ? address() : "/v1/runs");
+        const found = await load();
         if (isGone) return;
         setState((before) => {
           const fresh = new Set(found.data.map((run) => run.id));
@@ -130,22 +132,22 @@ function useRuns(query: string): { runs: RunInfo[]; hasMore: boolean; error: Err
       }
     };
     setState((before) => ({ ...before, isLoading: true }));
-    void load();
-    const timer = isLive ? setInterval(() => document.visibilityState === "visible" && void load(), 1000 * (query.includes("order=") ? SORTED_RELOAD_SECONDS : RELOAD_SECONDS)) : 0;
+    void loadFirst();
+    const timer = isLive ? setInterval(() => document.visibilityState === "visible" && void loadFirst(), 1000 * (query.includes("order=") ? SORTED_RELOAD_SECONDS : RELOAD_SECONDS)) : 0;
     return () => {
       isGone = true;
       clearInterval(timer);
     };
-  }, [address, query]);
+  }, [load, query]);
   const more = useCallback(() => {
     const last = state.runs.at(-1);
     if (busy.current || !state.hasMore || !last) return;
     busy.current = true;
-    get<Listing<RunInfo>>(address(last.id))
+    load(last.id)
       .then((found) => setState((before) => ({ ...before, runs: [...before.runs, ...found.data], hasMore: found.has_more })))
       .catch((error: Error) => setState((before) => ({ ...before, error })))
       .finally(() => (busy.current = false));
-  }, [state.runs, state.hasMore, address]);
+  }, [state.runs, state.hasMore, load]);
   return { ...state, more };
 }
 
@@ -186,12 +188,17 @@ function useOffered(runs: readonly RunInfo[]): Record<"model" | "agent" | "label
   }, [runs]);
 }
 
-/** The filters of the list. `hasCalled`: runs of sub-agents are left out of it. `clear` is `null` if no filter is set. */
+/** The filters of the list. `hasCalled`: runs of sub-agents may be left out of it. `clear` is `null` if no filter is set. */
 function Filters({ runs, hasCalled, clear }: { runs: readonly RunInfo[]; hasCalled: boolean; clear: (() => void) | null }): ReactNode {
   const place = usePlace();
   const offered = useOffered(runs);
   return (
     <>
+      {journals().length > 0 && (
+        <select aria-label="Journal" title="The journal whose runs are listed" style={{ maxWidth: 200 }} value={place.query.get("journal") ?? ""} onChange={(event) => change({ journal: event.target.value })}>
+          {journals().map((name, number) => <option key={name} value={number ? "other" : ""}>{name}</option>)}
+        </select>
+      )}
       <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
       <select aria-label="Status" style={{ maxWidth: 130 }} value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
         <option value="">any status</option>
@@ -214,22 +221,22 @@ function Filters({ runs, hasCalled, clear }: { runs: readonly RunInfo[]; hasCall
 export function Runs({ first, other }: { first?: string; other?: ReactNode }): ReactNode {
   const place = usePlace();
   const wanted = place.query.get("order") ?? "";
+  /** What the ids of the runs begin with if they are those of the second of two journals. */
+  const sign = journals().length && place.query.get("journal") ? OTHER : "";
   const order = wanted.replace(/^-/, "") in FIGURES ? wanted : STARTED;
   const filters = FILTERS.flatMap((name) => place.query.getAll(name).filter((value) => value && !isUnfinished(name, value)).map((value) => [name, value]));
-  const { runs: found, hasMore, error, isLoading, more } = useRuns(new URLSearchParams([...filters.map(asking), ...sorting(order)]).toString());
-  const matching = isLive ? found : sorted(found.filter((run) => matches(run, filters)), order);
   // Who looks for a text or a label finds it in the runs of sub-agents too.
   const showsCalled = place.query.has("subagents") || filters.some(([name]) => name === "text" || name === "label");
+  const { runs: found, hasMore, error, isLoading, more } = useRuns(new URLSearchParams([...filters.map(asking), ...sorting(order), ...(showsCalled ? [] : [["is_called", "false"]])]).toString(), sign);
+  const matching = isLive ? found : sorted(found.filter((run) => matches(run, filters)), order);
   const runs = useMemo(() => (showsCalled ? matching : matching.filter((run) => !isCalled(run))).filter((run) => run.id !== first), [found, order, showsCalled, filters.join(), first]);
-  const hidden = showsCalled ? 0 : matching.filter(isCalled).length;
-  useEffect(() => {
-    if (runs.length < ENOUGH) more();
-  }, [runs.length, more]);
+  /** Whether runs of sub-agents are left out; a server does not say whether it has any. */
+  const hidden = isLive || (!showsCalled && matching.some(isCalled));
   useEffect(() => {
     if (first === undefined) setListed(location.hash, runs.map((run) => run.id));
   });
   const [isNew, setIsNew] = useState(false);
-  const [chosen, setChosen] = useState("");
+  const [chosen, setChosen] = useSetting("mark");
   const models = useGet<{ data: { id: string }[] }>(isLive ? "/v1/models" : null);
   const names = models.data?.data.map((model) => model.id) ?? [];
   const compare = (run: RunInfo): void => {
@@ -241,7 +248,7 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
     }
   };
   const words = place.query.get("text") ?? "";
-  const addressOf = (run: RunInfo): string => (first === undefined ? to(["run", run.id], { find: run.id.startsWith(words) ? "" : words }) : to(["compare", ...(first ? [first] : []), run.id]));
+  const addressOf = (run: RunInfo): string => (first === undefined ? to(["run", run.id], { find: bare(run.id).startsWith(words) ? "" : words }) : to(["compare", ...(first ? [first] : []), run.id]));
   const choice: Column<RunInfo> = {
     name: "Compare", isHidden: true, width: "16px", from: 1000,
     cell: (run) => <input type="checkbox" tabIndex={-1} aria-label="Compare this run" title="Compare this run with a second one (v)" checked={chosen === run.id} onClick={(event) => event.stopPropagation()} onChange={() => compare(run)} />,
@@ -250,10 +257,10 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
   useKeys([...(names.length ? [{ key: "c", about: "Talk to an agent", run: () => setIsNew(true) }] : []), { key: "x", about: "Clear the filters", run: clear }]);
   return (
     <main className="page">
-      {first === undefined ? <h1 className="hidden">Runs</h1> : <div className="bar"><h1 className="cut">{first ? <>Compare <a href={to(["run", first])} title={first}>{found.find((run) => run.id === first)?.title ?? first}</a> with …</> : "Compare two runs: choose the first one"}</h1><span className="grow" />{other}</div>}
+      {first === undefined ? <h1 className="hidden">Runs</h1> : <div className="bar"><h1 className="cut">{first ? <>Compare <a href={to(["run", first])} title={first}>{found.find((run) => run.id === first)?.title ?? bare(first)}</a> with …</> : "Compare two runs: choose the first one"}</h1><span className="grow" />{other}</div>}
       {(isLive || found.length > 1) && (
         <div className="bar" role="search">
-          <Filters runs={found} hasCalled={hidden > 0} clear={filters.length ? clear : null} />
+          <Filters runs={found} hasCalled={hidden} clear={filters.length ? clear : null} />
           <span className="grow" />
           {isLive && models.data && first === undefined && <button className="main" disabled={!names.length} title={names.length ? "" : "There is no agent and no model in treadle.toml."} onClick={() => setIsNew(true)}>Talk to an agent</button>}
           {error && runs.length > 0 && <span className="bad" role="alert">{error.message}</span>}
@@ -261,10 +268,10 @@ export function Runs({ first, other }: { first?: string; other?: ReactNode }): R
         </div>
       )}
       {error && (!runs.length || (error instanceof RequestFailed && error.status === 401)) ? <Status error={error} /> : isLoading && !runs.length ? <Status />
-        : !runs.length ? <Status>{hasMore ? undefined : hidden ? "Only runs of sub-agents match, which are not listed." : filters.length ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
+        : !runs.length ? <Status>{hidden && !isLive ? "Only runs of sub-agents match, which are not listed." : filters.length ? "No run matches these filters." : "There are no runs yet. Start one with `treadle run` or `treadle chat`."}</Status>
         : <Table label="runs" items={runs} columns={first === undefined ? [choice, ...COLUMNS] : COLUMNS} idOf={(run) => run.id} addressOf={addressOf} onEnd={more} order={order} onOrder={(chosen) => change({ order: chosen === STARTED ? "" : chosen })}
             actions={[{ key: "v", about: "Compare this run with a second one", run: compare }]} />}
-      {isNew && <NewRunDialog names={names} onClose={() => setIsNew(false)} />}
+      {isNew && <NewRunDialog names={names} sign={sign} onClose={() => setIsNew(false)} />}
     </main>
   );
 }

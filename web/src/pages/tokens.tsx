@@ -1,13 +1,13 @@
 /** The tokens of a run, branch by branch: which were sampled, trained on, and how surprising they were. */
-import { useState, type ReactNode } from "react";
+import { useRef, type ReactNode } from "react";
 import { Chip, Status } from "../parts/basics";
 import { TokenView } from "../parts/tokenmap";
 import type { Drift, TokenMap } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
-import { change, to, usePlace } from "../router";
-import { isLive } from "../source";
+import { change, to, usePlace, useSwitch } from "../router";
+import { bare, isLive } from "../source";
 import type { PageSpec } from ".";
 
 /** Return the address of the tokens of a run. */
@@ -23,7 +23,10 @@ export function Branches({ branches, run }: { branches: TokenMap[]; run: string 
   const place = usePlace();
   const given = Number(place.query.get("branch") ?? 0);
   const chosen = branches[given] ?? branches[0];
-  const first = Number(place.query.get("at") ?? 0);
+  const at = Number(place.query.get("at") ?? 0);
+  /** The token that the address led to, and the one that was picked here: that stays where it is. */
+  const [first, pickedHere] = [useRef(at), useRef(at)];
+  if (at !== pickedHere.current) first.current = pickedHere.current = at;
   useKeys([
     { key: "]", about: "Next branch", run: () => change({ branch: Math.min(branches.length - 1, given + 1), at: "" }) },
     { key: "[", about: "Branch before", run: () => change({ branch: Math.max(0, given - 1), at: "" }) },
@@ -35,7 +38,7 @@ export function Branches({ branches, run }: { branches: TokenMap[]; run: string 
         <nav className="branchlist" aria-label="branches">
           {branches.map((item, index) => (
             <button key={index} aria-pressed={item === chosen} onClick={() => change({ branch: index, at: "" })}>
-              <b>{item.run_id === run ? `branch ${item.branch}` : `${item.run_id} · ${item.branch}`}</b>
+              <b>{item.run_id === bare(run) ? `branch ${item.branch}` : `${item.run_id} · ${item.branch}`}</b>
               <span className="soft">{count(item.sampled_tokens)} of {count(item.tokens)} sampled</span>
               {item.drift && <Chip tone="warn">{item.drift.kind}</Chip>}
             </button>
@@ -43,13 +46,13 @@ export function Branches({ branches, run }: { branches: TokenMap[]; run: string 
         </nav>
       )}
       <BranchHead map={chosen} />
-      <TokenView key={`${given} ${first} ${chosen.tokens} ${chosen.trained_tokens}`} map={chosen} first={first} />
+      <TokenView key={`${given} ${first.current} ${chosen.tokens} ${chosen.trained_tokens}`} map={chosen} first={first.current} onPick={(token) => { pickedHere.current = token; change({ at: token }); }} />
     </>
   );
 }
 
 function BranchHead({ map }: { map: TokenMap }): ReactNode {
-  const [showsDrift, setShowsDrift] = useState(false);
+  const [showsDrift, setShowsDrift] = useSwitch("drift");
   const policy = map.is_of_policy === null ? "of a distribution that is not known" : map.is_of_policy ? "of the policy, as it samples" : "of another distribution than the one sampled from";
   return (
     <div className="branchhead">

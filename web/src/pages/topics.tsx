@@ -1,5 +1,5 @@
 /** Topics: a map of the leaves, and an outline of all. */
-import { useMemo, useRef, useState, type ReactNode } from "react";
+import { useMemo, useRef, type ReactNode } from "react";
 import { Figure, Figures, tone } from "../parts/charts";
 import { Chip, Waiting } from "../parts/basics";
 import { Treemap, type Leaf } from "../parts/treemap";
@@ -7,6 +7,7 @@ import type { TopicLine, TopicsView } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { useGet } from "../load";
+import { useSetting } from "../router";
 import { isShown } from "../shown";
 import type { PageSpec } from ".";
 import { useVirtual } from "../parts/virtual";
@@ -88,7 +89,7 @@ function Outline({ items, isCounted }: { items: Folded[]; isCounted: boolean }):
 
 function Topics(): ReactNode {
   const { data: view, error } = useGet<TopicsView>("/v1/view/topics");
-  const [words, setWords] = useState("");
+  const [words, setWords] = useSetting("words");
   const items = useMemo(() => (view ? fold(view.lines) : []), [view]);
   useKeys([{ key: "x", about: "Clear the search", run: () => setWords("") }]);
   if (error || !view) return <Waiting title="Topics" error={error} />;

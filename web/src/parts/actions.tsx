@@ -34,8 +34,8 @@ const fork = (runId: string, body: { at: number; input?: string }): Promise<bool
 /** Fork a failed run before the request that failed. */
 export function TryAgain({ fold }: { fold: RunFold }): ReactNode {
   const failed = fold.items.findLast((item) => item.kind === "inference" && item.failures.length > 0 && !item.completion);
-  const runId = fold.started?.run_id;
-  if (fold.state !== "finished" || fold.stopReason !== "error" || !failed?.seqs[0] || !runId) return null;
+  const { runId } = fold;
+  if (fold.state !== "finished" || fold.stopReason !== "error" || !failed?.seqs[0]) return null;
   const at = failed.seqs[0] - 1;
   return <button onClick={() => void fork(runId, { at })} title={`A fork that asks the model again in step ${failed.step}`}>Try again</button>;
 }
@@ -192,10 +192,11 @@ export function ForkDialog({ runId, events, seq, onClose }: { runId: string; eve
   );
 }
 
-export function NewRunDialog({ names, onClose }: { names: string[]; onClose: () => void }): ReactNode {
+/** `sign`: what the ids of the runs of the journal begin with. */
+export function NewRunDialog({ names, sign, onClose }: { names: string[]; sign: string; onClose: () => void }): ReactNode {
   const [name, setName] = useState(names[0] ?? "");
   const [text, setText] = useState("");
-  const work = (): Promise<boolean> => attempt(post<RunInfo>("/v1/runs", { model: name, input: text }).then((run) => go(to(["run", run.id]))));
+  const work = (): Promise<boolean> => attempt(post<RunInfo>(`${sign && "/other"}/v1/runs`, { model: name, input: text }).then((run) => go(to(["run", `${sign}${run.id}`]))));
   return (
     <FormDialog title="Talk to an agent" action="Send" isReady={Boolean(text.trim())} work={work} onClose={onClose}>
       <label htmlFor="new-agent">Agent or model</label>

@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import { count } from "../format";
 import { useGet } from "../load";
 import { to } from "../router";
+import { bare } from "../source";
 import type { RunInfo } from "../types";
 import { Status } from "./basics";
 import { RunChip } from "./runchip";
@@ -21,8 +22,9 @@ export interface Relatives {
 const WIDTH = innerWidth < 800 ? 96 : 360;
 const ROW = 40;
 
-export function Family({ runId, version }: { runId: string; version: number }): ReactNode {
-  const { data, error } = useGet<Relatives>(`/v1/view/runs/${encodeURIComponent(runId)}/relatives`, version);
+export function Family({ runId: shown, version }: { runId: string; version: number }): ReactNode {
+  const runId = bare(shown);
+  const { data, error } = useGet<Relatives>(`/v1/view/runs/${encodeURIComponent(shown)}/relatives`, version);
   if (error) return <Status error={error} />;
   if (!data) return <Status />;
   const most = Math.max(1, ...data.family.map((run) => run.events));

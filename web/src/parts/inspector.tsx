@@ -1,10 +1,10 @@
 /** What is known about one item: its facts, what was sent to the model, and its events as they are stored. */
-import { useState, type ReactNode } from "react";
+import type { ReactNode } from "react";
 import type { RunEvent } from "../fold/events";
 import type { Item, RunFold } from "../fold/run";
 import { clock, count, many, oneLine, pretty, seconds, usd } from "../format";
 import { useGet } from "../load";
-import { to } from "../router";
+import { to, useSetting } from "../router";
 import { copy, Status } from "./basics";
 import { describeUsage, Text, textOf } from "./transcript";
 
@@ -123,10 +123,10 @@ function Raw({ events }: { events: RunEvent[] }): ReactNode {
 }
 
 const TABS = ["facts", "prompt", "events"] as const;
-export type InspectorTab = (typeof TABS)[number];
 
 export function Inspector({ item, fold, runId, actions, onClose }: { item: Item | null; fold: RunFold; runId: string; actions?: ReactNode; onClose: () => void }): ReactNode {
-  const [tab, setTab] = useState<InspectorTab>("facts");
+  const [asked, setTab] = useSetting("tab", "facts");
+  const tab = TABS.find((name) => name === asked) ?? "facts";
   const close = <button className="close" onClick={onClose} aria-label="Hide the inspector" title="Hide the inspector (i)">✕</button>;
   if (!item) return <aside className="inspector" aria-label="inspector"><div className="tabs empty"><span className="grow" />{close}</div><Status>Pick a line to see what is known about it.</Status></aside>;
   const events = item.seqs.flatMap((seq) => fold.events[seq - 1] ?? []);

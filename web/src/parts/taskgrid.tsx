@@ -10,8 +10,8 @@ import { Block, FirstOf, meanOf, onTone, tone } from "./charts";
 export interface GridColumn {
   name: string;
   samples: readonly Sample[];
-  /** Whether the runs of the samples are in the journal that is open. */
-  hasRuns: boolean;
+  /** What the ids of the samples' runs begin with in the page; `null` if it has no such runs. */
+  sign: string | null;
 }
 
 interface GridLine {
@@ -33,10 +33,10 @@ const brief = (score: number): string => String(Math.round(100 * score) / 100).r
 export const orderOf = (pair: ModelPair): string => `${pair.one} − ${pair.other}`;
 
 /** A link to a run, if this page has it. */
-export function RunLink({ run, hasRuns, children }: { run: string; hasRuns: boolean; children: ReactNode }): ReactNode {
-  const isThere = hasRuns && (isLive || has(eventsOf(run)));
-  const why = hasRuns ? "this file does not have the run" : "the run is in the journal of the other evaluation";
-  return isThere ? <a href={to(["run", run])}>{children}</a> : <span title={why}>{children}</span>;
+export function RunLink({ run, sign, children }: { run: string; sign: string | null; children: ReactNode }): ReactNode {
+  const isThere = sign !== null && (isLive || has(eventsOf(run)));
+  const why = sign !== null ? "this file does not have the run" : "the run is in the journal of the other evaluation";
+  return isThere ? <a href={to(["run", `${sign}${run}`])}>{children}</a> : <span title={why}>{children}</span>;
 }
 
 function pairUp(one: readonly Sample[], other: readonly Sample[]): [Sample, Sample] | null {
@@ -70,7 +70,7 @@ export function TaskGrid({ id, title, columns, pairs, first = "" }: { id: string
   const pair = pairs.find((item) => orderOf(item) === asked);
   const order = pair || asked === WORST ? asked : "";
   const lines = useMemo(() => linesOf(columns, order, pair), [columns, order, pair]);
-  const hasRuns = columns.filter((column) => column.name === pair?.one || column.name === pair?.other).every((column) => column.hasRuns);
+  const signs = [pair?.one, pair?.other].map((name) => columns.find((column) => column.name === name)?.sign ?? null);
   return (
     <div id={id} className="chart wide">
       <Block title={title} isWide>
@@ -94,8 +94,8 @@ export function TaskGrid({ id, title, columns, pairs, first = "" }: { id: string
                 {listed.map((line) => (
                   <tr key={line.task}>
                     <th scope="row" title={line.task}>{line.task}</th>
-                    {line.graded.map((samples, index) => <Cell key={columns[index]?.name} samples={samples} hasRuns={columns[index]?.hasRuns ?? false} />)}
-                    {pair && <Apart line={line} hasRuns={hasRuns} />}
+                    {line.graded.map((samples, index) => <Cell key={columns[index]?.name} samples={samples} sign={columns[index]?.sign ?? null} />)}
+                    {pair && <Apart line={line} signs={signs} />}
                   </tr>
                 ))}
               </tbody>
@@ -107,27 +107,27 @@ export function TaskGrid({ id, title, columns, pairs, first = "" }: { id: string
   );
 }
 
-function Cell({ samples, hasRuns }: { samples: readonly Sample[]; hasRuns: boolean }): ReactNode {
+function Cell({ samples, sign }: { samples: readonly Sample[]; sign: string | null }): ReactNode {
   const worst = lowest(samples);
   if (!worst) return <td className="none" title="no grade" />;
   const mean = meanOf(samples.map(scoreOf));
   const about = `${many(samples.length, "sample")}, ${worst.details.kind ?? "all solved"}`;
   return (
     <td className={onTone(mean)} style={{ background: tone(mean) }} title={about}>
-      <RunLink run={worst.run_id} hasRuns={hasRuns}>{brief(mean)}</RunLink>
+      <RunLink run={worst.run_id} sign={sign}>{brief(mean)}</RunLink>
     </td>
   );
 }
 
 /** By how much two models differ in a task, and a way to the two runs that differ most. */
-function Apart({ line: { difference, apart }, hasRuns }: { line: GridLine; hasRuns: boolean }): ReactNode {
+function Apart({ line: { difference, apart }, signs }: { line: GridLine; signs: readonly (string | null)[] }): ReactNode {
   if (difference === null || !apart) return <td className="none" title="one of the two has no grade" />;
-  const isThere = hasRuns && apart.every((sample) => isLive || has(eventsOf(sample.run_id)));
+  const isThere = !signs.includes(null) && apart.every((sample) => isLive || has(eventsOf(sample.run_id)));
   const sign = difference > 0 ? "+" : "";
   return (
     <>
       <td>{sign}{brief(difference)}</td>
-      {isThere && <td className="side"><a href={to(["compare", ...apart.map((sample) => sample.run_id)])}>side by side</a></td>}
+      {isThere && <td className="side"><a href={to(["compare", ...apart.map((sample, side) => `${signs[side]}${sample.run_id}`)])}>side by side</a></td>}
     </>
   );
 }

@@ -1,9 +1,10 @@
 /** The times of a run: one line for each step, call and wait, and what the whole run spent its time with. */
-import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
+import { useEffect, useMemo, useRef, type ReactNode } from "react";
 import { lengthOf, makeScale, measure } from "../fold/spans";
 import type { Item, Phase } from "../fold/run";
 import { seconds } from "../format";
 import { useKeys } from "../keys";
+import { useSwitch } from "../router";
 import { isLive } from "../source";
 import { lineOf } from "./outline";
 import { useVirtual } from "./virtual";
@@ -15,7 +16,7 @@ const TICKS = [0, 0.2, 0.4, 0.6, 0.8];
 
 export function Timeline({ items, version, picked, onPick }: { items: readonly Item[]; version: number; picked: number; onPick: (index: number) => void }): ReactNode {
   const box = useRef<HTMLDivElement>(null);
-  const [squeezes, setSqueezes] = useState(true);
+  const [squeezes, setSqueezes] = useSwitch("squeezed", true);
   const now = isLive && items.some((item) => item.spans.at(-1)?.to === null) ? Date.now() / 1000 : items.reduce((last, item) => Math.max(last, item.end ?? item.at), 0);
   const rows = useMemo(() => items.flatMap((item, index) => (item.spans.length || item.kind === "turn" ? [index] : [])), [items, version]);
   const times = useMemo(() => measure(items, now), [items, version]);

@@ -3,7 +3,7 @@ import { memo, useEffect, useMemo, useRef, useState, type ReactNode } from "reac
 import type { TokenMap } from "../datatypes";
 import { count } from "../format";
 import { useKeys } from "../keys";
-import { to } from "../router";
+import { to, useSetting } from "../router";
 import { isLive } from "../source";
 import { Legend, number } from "./charts";
 import { breakLines, COLOURS, colourOf, lineOf, openTokens, shownText, surprise, weightAt, type Colour, type Tokens } from "./tokens";
@@ -33,7 +33,8 @@ export function TokenView({ map, first = 0, onPick }: { map: TokenMap; first?: n
   const box = useRef<HTMLDivElement>(null);
   const ruler = useRef<HTMLSpanElement>(null);
   const [columns, setColumns] = useState(0);
-  const [colour, setColour] = useState<Colour>("logprob");
+  const [asked, setColour] = useSetting("colour", "logprob");
+  const colour = COLOURS.find((name) => name === asked) ?? "logprob";
   const [picked, setPicked] = useState(start);
   useEffect(() => {
     const node = box.current;

@@ -29,8 +29,8 @@ def view(
     The page lists the runs of a journal, and shows their messages, calls, prompts, files and times. It can answer
     questions, approve calls, stop and fork runs, and talk to the agents of treadle.toml. It also
     shows the rows of a dataset, the scores of an evaluation while its samples are made, and the rollouts of a group
-    side by side, down to their tokens. It compares two datasets or two evaluations. The address has a key, and
-    nobody without it can ask the server. Ctrl-C ends it.
+    side by side, down to their tokens. It compares the runs of two journals, two datasets or two evaluations. The
+    address has a key, and nobody without it can ask the server. Ctrl-C ends it.
 
     Examples:
         treadle view
@@ -42,14 +42,12 @@ def view(
     from treadle.viewer.viewed_data import ViewedData
 
     read_bundle()
-    given = places or []
-    if len(given) == 1 and find_kind(Path(given[0])) is None:
-        check_folder(Path(given[0]))
-        journal, given = given[0], []
-    data = ViewedData([Path(place) for place in given])
-    if given and journal is None:
-        # A file of rows or of topics has no runs.
-        journal = data.journal or "memory:"
+    given, journals = [Path(place) for place in places or ()], [] if journal is None else [journal]
+    if 0 < len(given) <= 2 and not any(map(find_kind, given)):
+        for path in given:
+            check_folder(path)
+        given, journals = [], list(dict.fromkeys(places or ()))
+    data = ViewedData(given)
     config = load_config()
     served = load_viewed(config, data)
     if config.file.agents and not served.config.file.agents:
@@ -70,8 +68,9 @@ def view(
         if is_open and not is_json:
             webbrowser.open(address)
 
-    with open_existing(journal) as opened, contextlib.suppress(KeyboardInterrupt):
-        execute(serve_api(served, opened, host, port, tell))
+    with data.open_journals(journals) as opened, contextlib.suppress(KeyboardInterrupt):
+        first, *others = opened
+        execute(serve_api(served, first, host, port, tell, other=others[0] if others else None))
 
 
 def report(runs: list[str] | None = None, journal: str | None = None, out: Path | None = None) -> None:

@@ -19,7 +19,7 @@ from treadle.core.turns import RESUME
 from treadle.http.locks import new_lock
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.follow import Page
-from treadle.journal.run_info import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo, RunOrder
+from treadle.journal.run_info import CALLER, DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo, RunOrder
 from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.table_rows import (
     COLUMNS,
@@ -305,6 +305,8 @@ class TableReader(ABC):
         columns = {
             "is_driven": f"(CASE WHEN runs.owner IN ({owners}) THEN 1 ELSE 0 END)",
             "is_waiting": "(CASE WHEN runs.waiting IS NULL THEN 0 ELSE 1 END)",
+            # In JSON, only the name of a label can be followed by a colon.
+            "is_called": f"(CASE WHEN replace(runs.labels, '\"{CALLER}\":', '') <> runs.labels THEN 1 ELSE 0 END)",
         }
         found: list[tuple[str, tuple[object, ...]]] = [
             (f"{columns.get(name, f'runs.{name}')} = ?", (int(value) if isinstance(value, bool) else value,))

@@ -23,10 +23,12 @@ from treadle.models.wire.fitting import without_bounds
 Settings: TypeAlias = dict[str, Json]
 NONE, AUTO, REQUIRED = "none", "auto", "required"
 """The choices of calls that are no names of tools."""
-_EFFORT = "reasoning_effort"
-"""The field of chat completions that says how much the model is to think."""
+_EFFORT, _VERBOSITY = "reasoning_effort", "verbosity"
+"""The fields of chat completions that say how much the model is to think, and to write."""
+_LEVELS = {_EFFORT: "effort", _VERBOSITY: "verbosity"}
+"""These fields, with what people call them."""
 _CONFIG = "output_config"
-"""The field of Anthropic's API that says this, and the form of the answer."""
+"""The field of Anthropic's API with the effort, and the form of the answer."""
 _HARMLESS = frozenset(
     ("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options")
 )
@@ -76,11 +78,10 @@ class ServedRequest(Struct, kw_only=True):
         """The names of the tools whose calls are texts."""
         return frozenset([str(tool["name"]) for tool in self.tools if tool.get("takes_text")])
 
-    @property
-    def effort(self) -> Json:
-        """How much the model is to think, such as `low`; `None` if the request does not say it."""
-        config = self.extra.get(_CONFIG)
-        return self.extra.get(_EFFORT) or (config.get("effort") if isinstance(config, dict) else None)
+    def _level(self, name: str) -> Json:
+        """Return the level that the request asks for in this field of chat completions; `None`: it does not."""
+        config = self.extra.get(_CONFIG) if name == _EFFORT else None
+        return self.extra.get(name) or (config.get("effort") if isinstance(config, dict) else None)
 
     def settings_for(self, dialect: str | None, *, is_agent: bool = False) -> Settings:
         """Return the options of a model of this dialect (`None`: of no server) for the request.
@@ -94,7 +95,7 @@ class ServedRequest(Struct, kw_only=True):
         }
         if dialect not in (self.dialect, None):
             for name in extra:
-                if name not in _HARMLESS and name not in (self.form_field, _EFFORT):
+                if name not in _HARMLESS and name != self.form_field and name not in _LEVELS:
                     raise self._refuse(name, dialect)
             extra = {}
             if self.form is not None and not is_agent:
@@ -102,15 +103,16 @@ class ServedRequest(Struct, kw_only=True):
                 if demanded is None:
                     raise self._refuse(f"this {self.form_field}", dialect)
                 extra = demanded
-        # Without the form of an agent, the effort that stood beside it is said again.
-        is_missing = dialect not in (self.dialect, None) or not extra.keys() & {_EFFORT, _CONFIG}
-        if is_missing and (effort := self.effort) is not None:
-            asked = _ask_effort(dialect or self.dialect, str(effort))
+        for name, word in _LEVELS.items():
+            # Without the form of an agent, the effort that stood beside it is said again.
+            is_said = dialect in (self.dialect, None) and extra.keys() & {name, _CONFIG}
+            if (level := self._level(name)) is None or is_said:
+                continue
+            asked = _ask_level(dialect or self.dialect, name, str(level))
             if asked is None:
-                raise self._refuse(f"the effort {effort!r:.100}", dialect)
-            if _CONFIG in asked:
-                asked[_CONFIG] |= extra.get(_CONFIG, {})
-            extra |= asked
+                raise self._refuse(f"the {word} {level!r:.100}", dialect)
+            for key, value in asked.items():
+                extra[key] = {**extra[key], **value} if isinstance(extra.get(key), dict) else value
         if (self.tools or is_agent) and (self.tool_choice != AUTO or self.is_parallel is not None):
             fields = _choose(dialect or self.dialect, self.tool_choice, self.is_parallel)
             if fields is None:
@@ -130,13 +132,20 @@ class ServedRequest(Struct, kw_only=True):
         )
 
 
-def _ask_effort(dialect: str, level: str) -> dict[str, Any] | None:
-    """Return the fields that say how much a model thinks; `None` if not all models of a dialect have levels."""
-    fields: dict[str, dict[str, Any]] = {
-        "openai_chat": {_EFFORT: "high" if level in ("xhigh", "max") else level},
-        "openai_responses": {"reasoning": {"effort": "xhigh" if level == "max" else level}},
-        "anthropic": {_CONFIG: {"effort": "low" if level in ("none", "minimal") else level}},
-    }
+def _ask_level(dialect: str, name: str, level: str) -> dict[str, Any] | None:
+    """Return the fields that say how much a model thinks or writes, where `name` is the field of chat completions;
+    `None` if not all models of a dialect have such levels."""
+    if name == _VERBOSITY:
+        fields: dict[str, dict[str, Any]] = {
+            "openai_chat": {_VERBOSITY: level},
+            "openai_responses": {"text": {"verbosity": level}},
+        }
+    else:
+        fields = {
+            "openai_chat": {_EFFORT: "high" if level in ("xhigh", "max") else level},
+            "openai_responses": {"reasoning": {"effort": "xhigh" if level == "max" else level}},
+            "anthropic": {_CONFIG: {"effort": "low" if level in ("none", "minimal") else level}},
+        }
     return fields.get(dialect)
 
 

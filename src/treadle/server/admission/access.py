@@ -35,6 +35,8 @@ _NAME = re.compile(r"https?://(?:[\w-]++\.)++[a-zA-Z]{2,}+")
 """The origin of a public page."""
 _OF_API = re.compile(r"/(?:v\d|api\b|openai\b)|[^?]*+\?")
 _MODEL = re.compile(r"\bmodel '([^']++)'")
+_WORD = re.compile(r"\w++(?:[.:/@+-]++\w++)*+")
+"""A name as those of models are."""
 _FILE = re.compile(r"(?<![\w./:~-])/(?!v\d)[\w.@+~-]++(?:/[\w.@+~-]++)++")
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
@@ -100,6 +102,13 @@ def no_such(what: str, name: object) -> RequestRefused:
     return RequestRefused(404, f"there is no {what} {name!r:.150}", "not_found")
 
 
+_SINGLE = (
+    *(b"idempotency-key", b"authorization", b"x-api-key", b"host", b"origin", b"content-type"),
+    *(b"x-treadle-run", b"x-treadle-labels", b"last-event-id", b"a2a-version"),
+)
+"""The headers of which a request has one at most."""
+
+
 class Gate:
     """ASGI middleware that lets requests in, or refuses them. The caller is in `scope["state"]["caller"]`."""
 
@@ -116,6 +125,8 @@ class Gate:
             return
         headers: Headers = dict(scope["headers"])
         try:
+            if len(headers) < len(scope["headers"]):
+                _check_once(scope["headers"])
             self._check_place(headers)
             is_preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
             if scope["path"] not in _OPEN_PATHS and not is_preflight:
@@ -208,6 +219,15 @@ class Gate:
                 {"retry-after": f"{wait:.0f}" if wait >= 1 else "1"},
             )
         self._buckets[name] = left - 1, now
+
+
+def _check_once(headers: list[tuple[bytes, bytes]]) -> None:
+    """Refuse a request that has a header twice of which only one can count. Raises: `RequestRefused`."""
+    names = [name for name, _ in headers]
+    for name in _SINGLE:
+        if names.count(name) > 1:
+            said = f"the request has the header {name.decode()!r} more than once; send it once"
+            raise RequestRefused(400, said, "invalid_request")
 
 
 def _text_in(headers: Headers, name: bytes) -> str:
@@ -314,9 +334,18 @@ def hide_servers(text: str, *, hides_models: bool = True) -> str:
 
     text = _HOST.sub("the server", _ADDRESS.sub(hide, text))
     for name in set(_MODEL.findall(text)) if hides_models else ():
-        own = rf"model '{re.escape(name)}'|(?<![\w-]){re.escape(name)}(?![\w-])"
-        text = re.sub(own, "the model", text)
+        text = hide_model(text, name, "the model")
     return _FILE.sub("a file of the server", text)
+
+
+def hide_model(text: str, name: str, alias: str) -> str:
+    """Return a text in which `alias` stands for a model's name, and for the names that servers derive from it, such
+    as `ft:NAME:org`, `org/NAME` and `NAME-2026-01`."""
+    own = re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)
+    text = text.replace(f"model '{name}'", alias)
+    if _WORD.fullmatch(name) is None:
+        return own.sub(lambda _: alias, text)
+    return _WORD.sub(lambda found: alias if own.search(found[0]) else found[0], text)
 
 
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:

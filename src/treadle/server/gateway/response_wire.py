@@ -92,12 +92,7 @@ def _messages_of(items: RequestItems) -> list[Message]:
 
 def _extra_of(given: CreateResponse) -> dict[str, Json]:
     """Return the other fields that change an answer, as those of chat completions."""
-    extra: dict[str, Json] = {}
-    text = given.text or TextOptions()
-    if effort := (given.reasoning or {}).get("effort"):
-        extra["reasoning_effort"] = effort
-    if verbosity := text.model_dump().get("verbosity"):
-        extra["verbosity"] = verbosity
+    extra, text = given.levels, given.text or TextOptions()
     if text.format.type == "json_object":
         extra["response_format"] = {"type": "json_object"}
     elif (schema := given.schema_of_answer) is not None:

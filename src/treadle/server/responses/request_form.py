@@ -95,17 +95,15 @@ def _settings_for(catalog: AgentCatalog, body: CreateResponse, wish: ClientWish)
     Raises: `ConfigError`.
     """
     dialect = catalog.dialect_of(body.model)
-    verbosity = None if body.text is None else body.text.verbosity
-    effort = (body.reasoning or {}).get("effort")
-    extra: Settings = {"reasoning": body.reasoning, "text": verbosity and {"verbosity": verbosity}}
-    if dialect == "openai_chat":
-        extra = {"reasoning_effort": effort, "verbosity": verbosity}
-    elif dialect != "openai_responses" and not effort:
-        extra["reasoning"] = None  # what is thought is shown whether it is asked for or not
+    is_native = dialect == "openai_responses"
+    extra = body.levels  # what is thought is shown whether a summary is asked for or not
+    if is_native:
+        text = body.text and body.text.verbosity and {"verbosity": body.text.verbosity}
+        extra = {"reasoning": body.reasoning, "text": text}
     extra["top_logprobs"] = body.top_logprobs
     served = ServedRequest(
         model=body.model,
-        dialect="openai_chat" if dialect == "openai_chat" else "openai_responses",
+        dialect="openai_responses" if is_native else "openai_chat",
         instructions=None,
         messages=[],
         blobs={},

@@ -133,6 +133,13 @@ class CreateResponse(AskedTurn):
         return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
 
     @property
+    def levels(self) -> dict[str, Json]:
+        """How much the model is to think and to write, as fields of chat completions."""
+        effort = (self.reasoning or {}).get("effort")
+        levels = {"reasoning_effort": effort, "verbosity": None if self.text is None else self.text.verbosity}
+        return {name: level for name, level in levels.items() if level}
+
+    @property
     def choice(self) -> str:
         """Which calls the answer must have: `auto`, `none`, `required` or the name of a tool.
 

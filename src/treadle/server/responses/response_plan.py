@@ -14,6 +14,7 @@ from treadle.core.state import State
 from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.knowledge.files.file_store import facts_of
 from treadle.models.wire.served import join_words
 from treadle.runs.begin import make_run_id
@@ -54,7 +55,7 @@ from treadle.server.responses.response_records import (
     read_kept,
     read_request,
 )
-from treadle.server.responses.response_turn import METADATA, ResponseTurn, client_name, under_way
+from treadle.server.responses.response_turn import MARK, METADATA, ResponseTurn, client_name, under_way
 from treadle.server.run_host import RunHost
 from treadle.server.turn_order import Reply, TurnOrder, begin_options, write_mail
 
@@ -170,6 +171,21 @@ async def _find_conversation(
     if stored is None or await host.find_info(caller, run_id) is not None:
         return run_id, None
     return run_id, kept
+
+
+async def find_marked(host: RunHost, caller: ApiCaller, body: CreateResponse, mark: str) -> str | None:
+    """Return the id of the first response of a conversation if the request with this mark has begun its run.
+
+    Raises: `RunNotFoundError`.
+    """
+    if body.conversation is None or body.previous_response_id is not None:
+        return None
+    name = _conversation_run(body)
+    kept = read_kept(await asyncio.to_thread(find_conversation, host.journal, name, caller.sees_only))
+    labels = {MARK: mark, **host.visible_to(caller)}
+    wanted = RunFilter(run_ids=[name, kept.run_id or name, *kept.earlier], labels=labels)
+    found = await asyncio.to_thread(host.journal.runs, wanted)
+    return str(ResponseId(found[0].run_id, 1, 0)) if found else None
 
 
 def _find_before(

@@ -12,6 +12,7 @@ from treadle.core.inbox import Cancel
 from treadle.core.state import State
 from treadle.core.types import Json
 from treadle.loop.driver import Driver
+from treadle.runs.drive import takes_time
 from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.gateway.gateway_host import stopping
@@ -26,6 +27,8 @@ from treadle.server.turn_order import TurnOrder, drive_turn
 
 METADATA = "metadata"
 """The entry of a run's metadata with what the client wants to keep with it."""
+MARK = "treadle.request"
+"""The label of a run with what marks the request that has begun it, if others know the run's id."""
 _PAUSED = "the run was paused; it goes on when the server starts again"
 _UNSTORED_SECONDS = 0.05
 """How long a run whose client has left may take to be stored before it is cancelled again."""
@@ -55,7 +58,7 @@ class ResponseTurn:
         self.run_id = place.run_id
         self._order = order
         self._turn: BegunTurn | None = None
-        self._is_answering = self._is_kept = False
+        self._is_answering = self._is_kept = self._is_keyed = False
         self._record = record_of(place, echo, caller.name)
         self._joined: Awaitable[bool] | None = None
         order.on_driver = self._join
@@ -65,19 +68,27 @@ class ResponseTurn:
         """The fold that makes the events of the response's stream."""
         return ResponseFold(self.place, self.echo)
 
-    def keep_first(self, note: Callable[[str], Awaitable[None]]) -> None:
+    def keep_first(self, note: Callable[[str], Awaitable[None]], mark: str) -> None:
         """Keep what the response repeats of its request, and `note` its id, before the turn is stored.
 
-        So nothing is begun of which the request's key does not know."""
+        So nothing is begun of which the request's key does not know. The run of a new conversation has the key's
+        `mark` instead, from its first event on.
+        """
 
         async def before() -> None:
             await self.keep()
             await note(str(self.place))
 
-        self._order.before = before
-        if self.echo.conversation is not None:
+        self._is_keyed = True
+        options = self._order.options
+        if self.echo.conversation is None or not options.get("begins_with_message"):
+            self._order.before = before
+        elif takes_time(self._order.agent):
             # Other clients know the id of its run. Only who has begun it may keep something under this id.
-            self._order.options = {**self._order.options, "begins_with_message": False}
+            self._order.before = before
+            self._order.options = {**options, "begins_with_message": False}
+        else:
+            self._order.options = {**options, "metadata": {**(options.get("metadata") or {}), MARK: mark}}
 
     def _join(self, driver: Driver) -> None:
         """Keep what the response repeats of its request together with the first events of its run."""
@@ -160,7 +171,7 @@ class ResponseTurn:
         """Return the refusal of a request whose run goes on at the next start of the server."""
         told = f"response {self.fold.response_id} was paused; it goes on when the server starts again"
         # The same request without an idempotency key would begin another run.
-        return RequestRefused(503, told, "server_stopping", NO_RETRY if self._order.before is None else {})
+        return RequestRefused(503, told, "server_stopping", {} if self._is_keyed else NO_RETRY)
 
     def drop(self) -> None:
         """Keep no events for `events`, because nobody reads them."""

@@ -38,7 +38,7 @@ from treadle.server.responses.request_items import CreateResponse
 from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId, read_response_id
 from treadle.server.responses.response_part import part_of_run
-from treadle.server.responses.response_plan import plan_response
+from treadle.server.responses.response_plan import find_marked, plan_response
 from treadle.server.responses.response_records import (
     delete_run,
     follow_response,
@@ -73,11 +73,11 @@ async def _respond(
     body: CreateResponse, scope: Scope, keyed: KeyedRequest | None, host: RunHost, caller: ApiCaller
 ) -> Response:
     await host.check_room(caller)
-    if keyed is not None and (known := await _find_begun(host, caller, keyed)) is not None:
+    if keyed is not None and (known := await _find_begun(host, caller, body, keyed)) is not None:
         return await _answer_again(host, known, body, keyed)
     exchange = await plan_response(host, caller, body, new_run_id=new_run_id(keyed))
     if keyed is not None:
-        exchange.keep_first(keyed.note)
+        exchange.keep_first(keyed.note, keyed.kept.nonce)
     if not (body.background or body.stream):
         with LeavingWatch(scope, lambda: host.start_quietly(exchange.cancel())):
             answer = await exchange.answer()
@@ -118,12 +118,15 @@ async def answer_directly(
     return await _respond(body, scope, state.get("keyed"), host, caller)
 
 
-async def _find_begun(host: RunHost, caller: ApiCaller, keyed: KeyedRequest) -> ResponseFold | None:
+async def _find_begun(
+    host: RunHost, caller: ApiCaller, body: CreateResponse, keyed: KeyedRequest
+) -> ResponseFold | None:
     """Return the response that the same request has begun before its process died; `None` if it has begun none."""
-    if keyed.kept.place is None:
+    place = keyed.kept.place or await find_marked(host, caller, body, keyed.kept.nonce)
+    if place is None:
         return None
     try:
-        return await _fold(host, caller, keyed.kept.place)
+        return await _fold(host, caller, place)
     except RequestRefused:
         return None
 

@@ -87,6 +87,7 @@ async def read_listed(
     is_waiting: bool | None = None,
     is_session: bool | None = None,
     is_turn_open: bool | None = None,
+    is_called: Annotated[bool | None, Query(description="false leaves out the runs of sub-agents")] = None,
     order: Annotated[
         RunOrder | None, Query(description="the figure to sort by; by default the time of the start")
     ] = None,
@@ -115,6 +116,7 @@ async def read_listed(
         is_waiting=is_waiting,
         is_session=is_session,
         is_turn_open=is_turn_open,
+        is_called=is_called,
         labels={**labels, **host.visible_to(caller)},
     )
     # Stores of other packages may know no order.
