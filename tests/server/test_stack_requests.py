@@ -43,7 +43,7 @@ async def test_a_response_repeats_the_keys_of_its_request(client: AsyncOpenAI, i
 @pytest.mark.parametrize(
     ("given", "status", "error"),
     [
-        ({"previous_response_id": "resp_x_1_0", "conversation": "conv_x"}, 400, "not both"),
+        ({"previous_response_id": "resp_x", "conversation": "conv_x"}, 400, "not both"),
         ({"conversation": "x"}, 400, "begins with 'conv_'"),
         ({"conversation": {"id": "x"}}, 400, "begins with 'conv_'"),
         ({"conversation": "conv_x"}, 404, "conv_x"),
@@ -126,3 +126,11 @@ async def test_calls_above_the_limit_are_not_shown(client: AsyncOpenAI, is_strea
         assert [(item.type, item.status) for item in response.output] == [
             *(("mcp_call", "completed"), ("message", "completed")),
         ]
+
+
+async def test_a_small_file_is_read_when_it_has_been_attached(client: AsyncOpenAI) -> None:
+    file = await client.files.create(file=("a.txt", b"The cat lives in Bonn."), purpose="assistants")
+    store = await client.vector_stores.create(name="s")
+    attached = await client.vector_stores.files.create(store.id, file_id=file.id)
+    other = await client.vector_stores.create(name="t", file_ids=[file.id])
+    assert (attached.status, other.status, other.file_counts.completed) == ("completed", "completed", 1)

@@ -3,6 +3,7 @@ llama-stack-client 0.7.5."""
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -22,6 +23,9 @@ from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, g
 from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/vector_stores", tags=["vector stores"])
+_READING_SECONDS = 2.0
+"""How long the answer to a client that attaches files waits until they are read. Small files can then be found at
+once, as clients of llama-stack expect."""
 _STATES = ("in_progress", "completed", "failed", "cancelled")
 Metadata = Annotated[
     dict[
@@ -103,7 +107,7 @@ class SearchVectorStore(BaseModel):
 
 @router.post("")
 async def create_store(body: CreateVectorStore, request: Request, host: TheHost, caller: Runner) -> Response:
-    """Make a vector store. `file_ids` are attached to it, and read after this returns."""
+    """Make a vector store. `file_ids` are attached to it; what takes long is read after this returns."""
     chunking = read_chunking(body.chunking_strategy)
     files = [await host.get_file(caller, file_id) for file_id in dict.fromkeys(body.file_ids)]
     days = None if body.expires_after is None else body.expires_after.days
@@ -127,7 +131,10 @@ async def _attach(
     batch, made = await asyncio.to_thread(
         lambda: host.vectors.attach(store, files, chunking, is_batch=is_batch, batch_id=batch_id)
     )
-    host.start_quietly(host.read_files(made))
+    with suppress(RequestRefused):  # the server is stopping, and the next one reads them
+        reading = host.start(host.read_files(made))
+        if not is_batch:
+            await asyncio.wait([reading], timeout=_READING_SECONDS)
     return batch
 
 
@@ -274,7 +281,7 @@ async def search_store(body: SearchVectorStore, host: TheHost, caller: Reader, s
 
 @router.post("/{store_id}/files")
 async def attach_file(body: AttachFile, host: TheHost, caller: Runner, store: TheStore) -> Response:
-    """Attach a file. It is read after this returns; its `status` says when it can be found."""
+    """Attach a file. Its `status` says when it can be found: a file that takes long is read after this returns."""
     file = await host.get_file(caller, body.file_id)
     await _attach(host, store, [(file, body.attributes)], read_chunking(body.chunking_strategy))
     return Fast(_write_attached(await _find_attached(body.file_id, store, host)))
