@@ -15,7 +15,7 @@ from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
 from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_facts
-from treadle.knowledge.files.vector_stores import BATCH, STORE, read_chunking, store_facts
+from treadle.knowledge.files.vector_stores import AUTO_CHUNKING, BATCH, STORE, read_chunking, store_facts
 from treadle.server.admission.access import RequestRefused, no_such
 from treadle.server.admission.idempotency import new_id
 from treadle.server.responses.conversation_items import ItemPage, page_of
@@ -290,9 +290,8 @@ async def attach_file(body: AttachFile, host: TheHost, caller: Runner, store: Th
 def _write_attached(item: Resource) -> dict[str, Json]:
     facts = attached_facts(item)
     error = None if facts.error is None else {"code": facts.error_code, "message": facts.error}
-    sizes = facts.chunking or Chunking(800, 400)
+    sizes = facts.chunking or AUTO_CHUNKING
     static = {"max_chunk_size_tokens": sizes.max_tokens, "chunk_overlap_tokens": sizes.overlap_tokens}
-    auto: dict[str, Json] = {"type": "auto"}
     return {
         "id": item.resource_id,
         "object": "vector_store.file",
@@ -302,7 +301,7 @@ def _write_attached(item: Resource) -> dict[str, Json]:
         "last_error": error,
         "usage_bytes": item.size_bytes,
         "attributes": dict(facts.attributes),
-        "chunking_strategy": auto if facts.chunking is None else {"type": "static", "static": static},
+        "chunking_strategy": {"type": "static", "static": static},
     }
 
 
