@@ -274,7 +274,12 @@ async def test_no_secret_is_kept(client: AsyncOpenAI, behind: Behind, tmp_path: 
         ({"authorization": "wrong"}, 424, "401"),
         ({"headers": {"authorization": "Bearer x"}}, 400, "not both"),
         ({"server_label": "no label"}, 400, "server_label"),
-        ({"connector_id": "connector_gmail"}, 400, "connector_id"),
+        ({"connector_id": "house"}, 400, "server_url or connector_id, not both"),
+        (
+            {"connector_id": "connector_gmail", "server_url": None},
+            403,
+            "knows no MCP server 'connector_gmail'",
+        ),
         ({"authorization": [SECRET]}, 400, "authorization"),
     ],
 )
@@ -286,6 +291,29 @@ async def test_what_clients_may_not_name(
         await client.responses.create(model="echo", input="hi", tools=[sums(behind, **given)])
     assert refused.value.status_code == status
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("approval", ["always", "never"])
+async def test_the_operator_says_what_holds_if_a_client_does_not(
+    behind: Behind, tmp_path: Path, approval: str
+) -> None:
+    """The client names the operator's server by its name, and gives it a label of its own."""
+    file = tmp_path / "treadle.toml"
+    text = CONFIG.format(url=behind.url, secret=SECRET)
+    file.write_text(text.replace("[serve]", f'[serve]\nmcp_approval = "{approval}"'))
+    tool: Any = {"type": "mcp", "server_label": "mine", "connector_id": "house"}
+    with open_journal(tmp_path / "journal.db") as journal:
+        async with (
+            serving(file, journal) as url,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
+        ):
+            made: Any = await client.responses.create(model="echo", input=ADD, tools=[tool])
+            listed, asked = made.output[:2]
+            assert (listed.server_label, asked.server_label) == ("mine", "mine")
+            assert asked.type == ("mcp_call" if approval == "never" else "mcp_approval_request")
+            strict: Any = {**tool, "require_approval": "always"}
+            made = await client.responses.create(model="echo", input=ADD, tools=[strict])
+            assert made.output[-1].type == "mcp_approval_request"
 
 
 async def test_a_run_whose_client_gave_no_key_can_be_built_elsewhere(

@@ -164,8 +164,10 @@ async def test_answers_of_openai_are_as_the_document_says(client: AsyncOpenAI, s
         await ask("DELETE", "/v1/conversations/{name}/items/{item_id}", first)
         asked = {"model": "echo", "input": "hello", "conversation": talk["id"]}
         made = {"response_id": (await ask("POST", "/v1/responses", json=asked))["id"]}
-        for method, place in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel")):
-            await ask(method, f"/v1/responses/{{response_id}}{place}", made)
+        for place in ("", "/input_items"):
+            await ask("GET", f"/v1/responses/{{response_id}}{place}", made)
+        behind = await ask("POST", "/v1/responses", json={**asked, "conversation": None, "background": True})
+        await ask("POST", "/v1/responses/{response_id}/cancel", {"response_id": behind["id"]})
         assert (await ask("GET", "/v1/responses"))["data"]
         items = await ask("GET", "/v1/conversations/{name}/items", in_talk)
         item = in_talk | {"item_id": items["data"][0]["id"]}

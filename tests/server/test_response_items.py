@@ -345,9 +345,9 @@ async def test_nothing_of_a_history_is_left_out(tmp_path: Path, journal: Journal
         history: Any = [{"role": "user", "content": "do"}, refusal, {"role": "user", "content": "please"}]
         await client.responses.create(model="far", input=history)
         assert engine.requests[-1].json()["messages"][1] == {"role": "assistant", "content": "I cannot."}
-        image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
-        output: Any = {"type": "function_call_output", "call_id": "c1", "output": [image]}
-        with pytest.raises(openai.BadRequestError, match="'input_image' are not supported in an output"):
+        audio = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
+        output: Any = {"type": "function_call_output", "call_id": "c1", "output": [audio]}
+        with pytest.raises(openai.BadRequestError, match="parts of the type 'input_audio' are not supported"):
             await client.responses.create(model="far", input=[*history, output])
 
 

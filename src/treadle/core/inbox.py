@@ -22,7 +22,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import State, Status
 from treadle.core.texts.documents import UNREADABLE
 from treadle.core.texts.json_text import MAX_DEPTH, is_deep
-from treadle.core.types import Delivery, Message, ToolErrorKind, ToolResult
+from treadle.core.types import Artifact, Delivery, Message, ToolErrorKind, ToolResult
 
 RESERVED = "treadle."
 """The beginning of the names of labels that only Treadle sets."""
@@ -81,6 +81,8 @@ class GiveResult(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="t
     """The text that the model reads."""
     is_error: bool = False
     """True if the call failed."""
+    artifacts: tuple[Artifact, ...] = ()
+    """The images and files that came with the result."""
 
 
 class Cancel(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="cancel"):
@@ -262,7 +264,12 @@ def _complete(state: State, message: GiveResult) -> e.DurableBody:
         return _refuse("result", f"the call {message.call_id!r:.100} does not wait for a result")
     kind = ToolErrorKind.FAILED if message.is_error else None
     result = ToolResult(
-        message.call_id, found[0].name, message.content, is_error=message.is_error, error_kind=kind
+        message.call_id,
+        found[0].name,
+        message.content,
+        is_error=message.is_error,
+        error_kind=kind,
+        artifacts=message.artifacts,
     )
     return e.ToolCompleted(step=state.step, result=result)
 

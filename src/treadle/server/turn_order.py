@@ -15,7 +15,7 @@ from treadle.core.events import MessageInjected, Noted, RunFinished, TurnComplet
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import DecideCall, GiveAnswer, GiveResult, InboxMessage
 from treadle.core.state import State
-from treadle.core.types import Delivery, Json, Message, Role, ToolCall
+from treadle.core.types import Artifact, Delivery, Json, Message, Role, ToolCall
 from treadle.journal.hub import listen
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
@@ -48,7 +48,8 @@ class TurnOrder(Struct, kw_only=True):
 
     Beside `mail`, the model sees it together with the answers."""
     blobs: Mapping[str, bytes] = {}
-    """The contents of the parts of the message and of the history before it, as far as they are not inline."""
+    """The contents of the parts of the message, of the history before it and of the mail, as far as they are not
+    inline."""
     mail: list[InboxMessage] = []
     """The results, answers and decisions that the run waits for."""
     options: SessionOptions = {}
@@ -76,6 +77,8 @@ class Reply(Struct, frozen=True):
     """True if the call failed."""
     is_declined: bool = False
     """True if the user does not want to answer."""
+    parts: tuple[Artifact, ...] = ()
+    """The images and files of the result of a call."""
 
 
 async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> Run[Any]:
@@ -92,7 +95,9 @@ async def drive_turn(journal: Journal, order: TurnOrder, emit: Emit | None) -> R
         async with released_on_error(writer):
             await _begin(order, state)
             for message in order.mail:
-                await asyncio.wrap_future(journal.posting(run_id, message))
+                has_parts = isinstance(message, GiveResult) and message.artifacts
+                blobs = order.blobs if has_parts else None
+                await asyncio.wrap_future(journal.posting(run_id, message, blobs))
             if order.message is not None:
                 told = user_message(order.message, Delivery.STEER)
                 await asyncio.wrap_future(journal.posting(run_id, told, order.blobs))
@@ -327,7 +332,7 @@ def write_mail(
         elif reply.is_approved is not None:
             raise ConfigError(f"no call {key!r:.100} waits for an approval")
         elif key in calls:
-            mail.append(GiveResult(key, reply.text, reply.is_error))
+            mail.append(GiveResult(key, reply.text, reply.is_error, reply.parts))
         elif key in questions:
             mail.append(GiveAnswer(key, reply.text, is_declined=reply.is_declined))
         else:

@@ -66,6 +66,10 @@ def store_facts(item: Resource) -> StoreFacts:
     return msgspec.json.decode(item.body, type=StoreFacts)
 
 
+AUTO_CHUNKING = Chunking(PIECE_CHARS // CHARS_PER_TOKEN, 0)
+"""How a file is cut if its client does not say it."""
+
+
 def read_chunking(given: Json) -> Chunking | None:
     """Return what a chunking strategy of the API asks for. Raises: `ConfigError`."""
     if given is None or given == {"type": "auto"}:
@@ -366,9 +370,8 @@ class VectorStores:
 
 def _cut(document: ReadDocument, chunking: Chunking | None) -> list[Piece]:
     """Return the pieces of a document. Raises: `ConfigError` if there are too many."""
-    chars, overlap = PIECE_CHARS, 0
-    if chunking is not None:
-        chars, overlap = chunking.max_tokens * CHARS_PER_TOKEN, chunking.overlap_tokens * CHARS_PER_TOKEN
+    sizes = chunking or AUTO_CHUNKING
+    chars, overlap = sizes.max_tokens * CHARS_PER_TOKEN, sizes.overlap_tokens * CHARS_PER_TOKEN
     pieces: list[Piece] = []
     for draft in pieces_of(document, chars, overlap):
         text = draft.text.encode(errors="replace").decode().replace("\0", "")

@@ -262,6 +262,9 @@ class ServeTable(Table):
     for all addresses that begin with it."""
     mcp_servers: dict[str, dict[str, Any]] = {}
     """MCP servers that clients may name by their label alone, each as an entry of `mcpServers`."""
+    mcp_approval: Literal["always", "never"] = "always"
+    """Whether calls of the tools of a client's MCP server need an approval if its request does not say. It is
+    `never` on servers of llama-stack."""
 
     @field_validator("keys")
     @classmethod

@@ -67,6 +67,8 @@ class McpTool(BaseModel):
     server_label: Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
     server_url: str | None = None
     """The address of the server. Default: the server of the label that the operator named."""
+    connector_id: str | None = None
+    """The name of the operator's server, if that is not the label."""
     server_description: str | None = None
     """Ignored: the server itself describes its tools."""
     authorization: str | None = None
@@ -81,6 +83,8 @@ class GivenServer(Struct, frozen=True, kw_only=True):
     label: str
     url: str | None
     """The address of the server; `None`: the operator named it."""
+    connector: str
+    """The name of the operator's server."""
     headers: dict[str, str]
     choice: ToolChoice
     always: ToolChoice | None
@@ -125,18 +129,22 @@ def _check(tool: McpTool, table: ServeTable) -> GivenServer:
         raise ConfigError(
             f"the headers for the MCP server {label!r} have {size:,} characters; give {_MAX_HEADER_CHARS:,} at most"
         )
+    connector = tool.connector_id or label
     if tool.server_url is not None:
+        if tool.connector_id is not None:
+            raise ConfigError("give server_url or connector_id, not both")
         _check_address(tool.server_url, table.mcp_addresses)
-    elif label not in table.mcp_servers:
-        hint = did_you_mean(label, table.mcp_servers, "give its server_url")
-        raise RequestRefused(403, f"this server knows no MCP server {label!r}{hint}", "forbidden")
+    elif connector not in table.mcp_servers:
+        hint = did_you_mean(connector, table.mcp_servers, "give its server_url")
+        raise RequestRefused(403, f"this server knows no MCP server {connector!r:.100}{hint}", "forbidden")
     elif headers:
         raise ConfigError(f"the MCP server {label!r} is the operator's, so it takes no headers of clients")
-    needs = tool.require_approval
+    needs = tool.require_approval or table.mcp_approval
     allowed = tool.allowed_tools
     return GivenServer(
         label=label,
         url=tool.server_url,
+        connector=connector,
         headers=headers,
         choice=_choice(ChosenTools(tool_names=allowed) if isinstance(allowed, list) else allowed)
         or ToolChoice(),
@@ -179,7 +187,7 @@ async def open_servers(given: tuple[GivenServer, ...], table: ServeTable) -> Cli
     servers: list[MCPServer] = []
     for item in given:
         if item.url is None:
-            entry = {"mcpServers": {item.label: table.mcp_servers[item.label]}}
+            entry = {"mcpServers": {item.label: table.mcp_servers[item.connector]}}
             servers += read_servers(entry, "serve.mcp_servers").servers
         else:
             transport = "sse" if urlsplit(item.url).path.endswith("/sse") else "http"

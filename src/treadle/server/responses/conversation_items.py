@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from treadle.core import events as e
+from treadle.core.parts import parts_among
 from treadle.core.types import Artifact, Json, Message, Role
 from treadle.server.admission.access import no_such
 from treadle.server.responses.item_parts import Echo
@@ -109,7 +110,8 @@ class _ItemReader:
         if self._part is not None and self._part.is_answered_by_client(body.name):
             wire = wire_call_id(self._run_id, body.call_id)
             kind = self._part.output_type(body.name)
-            output: Shown = {"call_id": wire, "output": body.result.content, "status": "completed"}
+            shown = _write_output(body.result.content, parts_among(body.result.artifacts))
+            output: Shown = {"call_id": wire, "output": shown, "status": "completed"}
             self.items.append({"id": f"fco_{wire}", "type": kind, **output})
 
     def _decide(self, body: e.ApprovalDecided, seq: int) -> None:
@@ -132,13 +134,13 @@ def _write_message(message: Message, run_id: str) -> list[Shown]:
     """Return the items of a message without their ids: one for its text, and one for each call."""
     said: list[Shown] = []
     if message.role is Role.USER:
-        text: Shown = {"type": "input_text", "text": message.content}
-        shown: list[Json] = [text] if message.content or not message.parts else []
-        shown += [_write_part(part) for part in message.parts]
-        said.append({"type": "message", "role": "user", "content": shown})
+        said.append(
+            {"type": "message", "role": "user", "content": _write_contents(message.content, message.parts)}
+        )
     elif message.role is Role.TOOL:
         call_id = wire_call_id(run_id, message.call_id or "")
-        said.append({"type": "function_call_output", "call_id": call_id, "output": message.content})
+        output = _write_output(message.content, message.parts)
+        said.append({"type": "function_call_output", "call_id": call_id, "output": output})
     elif message.role is Role.ASSISTANT:
         if message.content or not message.tool_calls:
             text = {"type": "output_text", "text": message.content, "annotations": []}
@@ -147,6 +149,16 @@ def _write_message(message: Message, run_id: str) -> list[Shown]:
             named = {"name": call.name, "arguments": call.arguments}
             said.append({"type": "function_call", "call_id": wire_call_id(run_id, call.call_id), **named})
     return said
+
+
+def _write_contents(text: str, parts: tuple[Artifact, ...]) -> list[Json]:
+    shown: list[Json] = [{"type": "input_text", "text": text}] if text or not parts else []
+    return [*shown, *map(_write_part, parts)]
+
+
+def _write_output(text: str, parts: tuple[Artifact, ...]) -> Json:
+    """Return the output of a call: its text, or a list if images or files came with it."""
+    return _write_contents(text, parts) if parts else text
 
 
 def _write_part(part: Artifact) -> Json:

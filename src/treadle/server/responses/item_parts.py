@@ -14,6 +14,7 @@ from treadle.knowledge.files.file_search import SearchResults
 REPEATED = (
     *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "reasoning"),
     *("user", "truncation", "service_tier", "tool_choice", "top_logprobs"),
+    *("prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
 )
 """The fields of a request that its response repeats as they are."""
 

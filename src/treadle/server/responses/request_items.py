@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from treadle.core.errors import ConfigError
-from treadle.core.parts import make_part
+from treadle.core.parts import content_of, make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
 from treadle.models.config.described import Described
 from treadle.models.wire.served import (
@@ -116,6 +116,7 @@ class CreateResponse(AskedTurn):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     guardrails: list[Any] | None = None
+    """Refused unless it is empty: the server has no safety checks."""
 
     @model_validator(mode="before")
     @classmethod
@@ -203,6 +204,8 @@ class RequestItems(Struct):
     """The run that the newest id in the items names; `None` if none names one."""
     results: dict[str, str] = field(default_factory=dict)
     """The results of the client's tools and the answers to questions, by the id of the call."""
+    result_parts: dict[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    """The images and files of the results, by the id of the call."""
     failed: set[str] = field(default_factory=set)
     """The ids of the calls whose results are errors."""
     approvals: dict[str, tuple[bool, str | None]] = field(default_factory=dict)
@@ -218,7 +221,7 @@ class GivenFile(Struct, frozen=True):
 
 
 def file_ids_in(given: list[Item]) -> list[str]:
-    """Return the ids of the uploaded files that the messages of a request name."""
+    """Return the ids of the uploaded files that the messages and outputs of a request name."""
     parts = [part for item in given if isinstance(item, dict) for part in _parts_of(item)]
     return [
         part["file_id"] for part in parts if isinstance(part, dict) and isinstance(part.get("file_id"), str)
@@ -226,8 +229,8 @@ def file_ids_in(given: list[Item]) -> list[str]:
 
 
 def _parts_of(item: Item) -> list[Any]:
-    content = item.get("content")
-    return content if isinstance(content, list) else []
+    lists = [value for name in ("content", "output") if isinstance(value := item.get(name), list)]
+    return [part for found in lists for part in found]
 
 
 def read_items(given: str | list[Item], files: Mapping[str, GivenFile] | None = None) -> RequestItems:
@@ -275,9 +278,7 @@ class _Reader:
             self._known[call.call_id] = call.name
             self._say(Message(Role.ASSISTANT, "", (call,)))
         elif kind in ("function_call_output", "custom_tool_call_output"):
-            self._read_output(
-                _word(item, "call_id"), _text_of_output(item["output"]), is_error=item.get("is_error") is True
-            )
+            self._read_output(_word(item, "call_id"), item["output"], is_error=item.get("is_error") is True)
         elif kind == "mcp_approval_response":
             is_approved = item["approve"] is True
             reason = None if item.get("reason") is None else str(item["reason"])
@@ -330,11 +331,23 @@ class _Reader:
             "addresses, or by file_id"
         )
 
-    def _read_output(self, call_id: str, text: str, *, is_error: bool) -> None:
+    def _read_output(self, call_id: str, output: Json, *, is_error: bool) -> None:
+        texts, parts = [], []
+        for item in output if isinstance(output, list) else []:
+            part = self._read_part(item)
+            if part is not None and part.kind != "text":
+                parts.append(part)
+            else:
+                given = None if part is None else content_of(part, self.asked.blobs)
+                texts.append(_text_of([item]) if given is None else given.decode(errors="replace"))
+        text = "\n".join(texts) if isinstance(output, list) else _text_of(output)
+        if parts:
+            self.asked.result_parts[call_id] = tuple(parts)
         if is_error:
             self.asked.failed.add(call_id)
         if call_id in self._known:
-            self.asked.history.append(Message(Role.TOOL, text, call_id=call_id, name=self._known[call_id]))
+            name, kept = self._known[call_id], self.asked.result_parts.get(call_id, ())
+            self.asked.history.append(Message(Role.TOOL, text, call_id=call_id, name=name, parts=kept))
         else:
             self.asked.results[call_id] = text
 
@@ -378,14 +391,3 @@ def _text_of(content: Json) -> str:
         if part.get("type") in (*_TEXTS, "refusal")
     ]
     return "\n".join([str(text) for text in texts])
-
-
-def _text_of_output(output: Json) -> str:
-    """Return the text of a call's output. Raises: `ConfigError` if it has something else."""
-    kinds = (
-        [part.get("type") for part in output if isinstance(part, dict)] if isinstance(output, list) else []
-    )
-    for kind in kinds:
-        if kind not in _TEXTS:
-            raise ConfigError(f"parts of the type {kind!r:.100} are not supported in an output; give texts")
-    return _text_of(output)

@@ -19,6 +19,7 @@ from treadle.core.types import (
     ServerCall,
     StopReason,
     ToolCall,
+    ToolErrorKind,
     ToolSpec,
     Usage,
 )
@@ -262,6 +263,9 @@ class ResponseFold(ResponseWriter):
     def on_tool_completed(self, body: e.ToolCompleted) -> None:
         item = self._calls.get(body.result.call_id) or self._take_up(body.result.call_id)
         if item is None or item.is_done or item.item["type"] in _OF_CLIENT:
+            return
+        if body.result.error_kind is ToolErrorKind.NOT_RUN:
+            self._drop(item)
             return
         item.item["status"] = "failed" if body.result.is_error else "completed"
         if item.item["type"] == "file_search_call":

@@ -24,6 +24,7 @@ from treadle.runs.run import Run
 from treadle.server.admission.access import ApiCaller, RequestRefused, no_such
 from treadle.server.catalog import ClientWish, check_choice
 from treadle.server.gateway.conversations import digest_of
+from treadle.server.no_answer import NO_RETRY
 from treadle.server.responses.conversation_items import items_of_run
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_form import echo_of, read_wish, wish_of
@@ -70,6 +71,7 @@ async def plan_response(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
+    _check_body(body)
     conversation, begun = await _find_conversation(host, caller, body)
     given = body.input if begun is None else [*begun.items, *items_in(body.input)]
     asked, form = await _read_input(host, caller, given), wish_of(host.catalog, body)
@@ -110,7 +112,9 @@ async def plan_response(
     if state is not None and state.turn.is_open and not mail:
         raise under_way()
     turn, step = (0, 0) if state is None else (state.turn.number, state.step)
-    history, message = [] if mail else asked.history, asked.message
+    history, message = asked.history, asked.message
+    if mail and any([said.role is not Role.USER for said in history]):
+        history = []  # the client has sent again what the run already has
     if not is_new and history and message is not None:
         message, history = _join([*history, message]), []
     echo = echo_of(body, instructions)
@@ -150,11 +154,26 @@ async def plan_response(
     return made
 
 
-def _conversation_run(body: CreateResponse) -> str:
-    """Return the id of the run of the conversation that a request names. Raises: `RunNotFoundError`."""
+def _check_body(body: CreateResponse) -> None:
+    """Check what a request says beside its items. Raises: `ConfigError`, `RequestRefused`."""
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise ConfigError("give previous_response_id or conversation, not both")
+    if body.conversation is not None and not (name := _conversation_name(body)).startswith(CONVERSATION):
+        raise ConfigError(f"conversation is {name!r:.100}; give an id that begins with {CONVERSATION!r}")
+    if body.guardrails:
+        told = "this server has no safety checks (guardrails); leave guardrails out, or ask another server"
+        raise RequestRefused(503, told, "guardrails_unavailable", NO_RETRY)
+
+
+def _conversation_name(body: CreateResponse) -> str:
     given = body.conversation
     assert given is not None
-    return read_conversation_id(given if isinstance(given, str) else given.id)
+    return given if isinstance(given, str) else given.id
+
+
+def _conversation_run(body: CreateResponse) -> str:
+    """Return the id of the run of the conversation that a request names. Raises: `RunNotFoundError`."""
+    return read_conversation_id(_conversation_name(body))
 
 
 async def _find_conversation(
@@ -162,7 +181,7 @@ async def _find_conversation(
 ) -> tuple[str | None, KeptConversation | None]:
     """Return the id of the run of the conversation that a request names, and what is stored of it if that run has
     not begun. `None`: the request names none, or the run has begun."""
-    if body.conversation is None or body.previous_response_id is not None:
+    if body.conversation is None:
         return None, None
     name = _conversation_run(body)
     stored = await asyncio.to_thread(find_conversation, host.journal, name, caller.sees_only)
@@ -282,8 +301,6 @@ async def _find_run(
     conversation: str | None,
 ) -> tuple[Run[Any] | None, list[InboxMessage]]:
     """Return the run that a request continues, and the messages for its inbox; a new conversation has no run."""
-    if body.conversation is not None and body.previous_response_id is not None:
-        raise ConfigError("give previous_response_id or conversation, not both")
     if conversation is not None:
         if (found := await host.find_run(caller, conversation)) is None:
             raise no_such("conversation", f"{CONVERSATION}{_conversation_run(body)}")
@@ -328,9 +345,14 @@ async def _find_named(host: RunHost, caller: ApiCaller, asked: RequestItems) -> 
 
 def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMessage]:
     """Return the messages for the inbox that answer what a run waits for. Raises: `ConfigError` if a call of the
-    client has no output, or an output no call; if there is neither a message nor an output, or both."""
+    client has no output, or an output no call; if there is neither a message nor an output."""
     replies = {
-        read_call_id(run_id, wire): Reply(text, is_error=wire in asked.failed, is_declined=not text)
+        read_call_id(run_id, wire): Reply(
+            text,
+            is_error=wire in asked.failed,
+            is_declined=not text,
+            parts=asked.result_parts.get(wire, ()),
+        )
         for wire, text in asked.results.items()
     }
     for wire, (is_approved, reason) in asked.approvals.items():
@@ -339,8 +361,4 @@ def _read_mail(run_id: str, state: State, asked: RequestItems) -> list[InboxMess
     mail = write_mail(state, replies, missing, is_whole=asked.message is not None)
     if asked.message is None and not mail:
         raise ConfigError(_NOTHING_SAID)
-    if asked.message is not None and mail:
-        raise ConfigError(
-            "give the outputs of calls and the next message in two requests, one after the other"
-        )
     return mail

@@ -216,11 +216,10 @@ async def _find_changeable(
 
 def _has_contents(item: dict[str, Any]) -> bool:
     """Return whether an item has the contents of its images and files, which items of runs only name."""
-    content = item.get("content")
+    lists = [value for name in ("content", "output") if isinstance(value := item.get(name), list)]
     places = ("image_url", "file_id", "file_data")
-    return not isinstance(content, list) or all(
-        [any(map(part.get, places)) for part in content if part.get("type") in ("input_image", "input_file")]
-    )
+    parts = [part for found in lists for part in found if part.get("type") in ("input_image", "input_file")]
+    return all([any(map(part.get, places)) for part in parts])
 
 
 def _system_of(journal: Journal, run_id: str, kept: KeptConversation) -> list[str]:

@@ -1,4 +1,7 @@
-"""`/v1/models`, and the description of the requests that `gateway.wires` answers."""
+"""`/v1/models` and `/v1/providers`, and the description of the requests that `gateway.wires` answers.
+
+Source: OpenAI API reference, Models, 2026; OGX 1.0, Models and Providers.
+"""
 
 from typing import Any
 
@@ -6,14 +9,37 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from treadle.core.types import Json
+from treadle.server.admission.access import no_such
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.routes.route_context import Fast, Name, Reader, TheHost
 
 router = APIRouter(prefix="/v1")
+_PROVIDER = "treadle"
+_APIS = ("inference", "responses", "conversations", "files", "vector_io")
 
 
 def _write(name: str) -> dict[str, Json]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "treadle"}
+    made = {"model_type": "llm", "provider_id": _PROVIDER, "provider_resource_id": name}
+    return {"id": name, "object": "model", "created": 0, "owned_by": _PROVIDER, "custom_metadata": made}
+
+
+def _write_provider(api: str) -> dict[str, Json]:
+    told = {"provider_id": _PROVIDER, "provider_type": f"inline::{_PROVIDER}", "config": {}}
+    return {"api": api, **told, "health": {"status": "OK"}}
+
+
+@router.get("/providers", tags=["models"])
+async def list_providers(caller: Reader) -> Response:
+    """Return what provides each API, as clients of llama-stack ask. What stands behind the server is not told."""
+    return Fast({"data": [_write_provider(api) for api in _APIS]})
+
+
+@router.get("/providers/{provider_id}", tags=["models"])
+async def get_provider(provider_id: Name, caller: Reader) -> Response:
+    """Return a provider."""
+    if provider_id != _PROVIDER:
+        raise no_such("provider", provider_id)
+    return Fast(_write_provider(_APIS[0]))
 
 
 @router.get("/models", tags=["models"])

@@ -265,6 +265,9 @@ def _read_part(host: RunHost, place: ResponseId) -> ResponseFold | None:
 async def cancel_response(response_id: Name, host: TheHost, caller: Runner) -> Response:
     """Stop the work on a response, whichever process of the server does it."""
     fold = await _fold(host, caller, response_id)
+    if fold.is_over and fold.status != "cancelled" and not fold.echo.is_background:
+        told = f"cannot cancel {response_id!r:.100}: it is over, and was not asked for with background"
+        raise RequestRefused(409, told, "response_over")
     if not fold.is_over:
         await send(host.journal, fold.response_id.run_id, Cancel("the client has cancelled it"))
         for _ in range(100):

@@ -3,6 +3,7 @@ llama-stack-client 0.7.5."""
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -14,7 +15,7 @@ from treadle.core.types import Json
 from treadle.journal.resources import Resource, ResourceCounts, ResourceFilter
 from treadle.knowledge.files.attribute_filters import check_attributes, read_filter
 from treadle.knowledge.files.file_store import ATTACHED, Chunking, attached_facts
-from treadle.knowledge.files.vector_stores import BATCH, STORE, read_chunking, store_facts
+from treadle.knowledge.files.vector_stores import AUTO_CHUNKING, BATCH, STORE, read_chunking, store_facts
 from treadle.server.admission.access import RequestRefused, no_such
 from treadle.server.admission.idempotency import new_id
 from treadle.server.responses.conversation_items import ItemPage, page_of
@@ -22,6 +23,9 @@ from treadle.server.routes.route_context import Fast, Reader, Runner, TheHost, g
 from treadle.server.run_host import RunHost
 
 router = APIRouter(prefix="/v1/vector_stores", tags=["vector stores"])
+_READING_SECONDS = 2.0
+"""How long the answer to a client that attaches files waits until they are read. Small files can then be found at
+once, as clients of llama-stack expect."""
 _STATES = ("in_progress", "completed", "failed", "cancelled")
 Metadata = Annotated[
     dict[
@@ -103,7 +107,7 @@ class SearchVectorStore(BaseModel):
 
 @router.post("")
 async def create_store(body: CreateVectorStore, request: Request, host: TheHost, caller: Runner) -> Response:
-    """Make a vector store. `file_ids` are attached to it, and read after this returns."""
+    """Make a vector store. `file_ids` are attached to it; what takes long is read after this returns."""
     chunking = read_chunking(body.chunking_strategy)
     files = [await host.get_file(caller, file_id) for file_id in dict.fromkeys(body.file_ids)]
     days = None if body.expires_after is None else body.expires_after.days
@@ -127,7 +131,10 @@ async def _attach(
     batch, made = await asyncio.to_thread(
         lambda: host.vectors.attach(store, files, chunking, is_batch=is_batch, batch_id=batch_id)
     )
-    host.start_quietly(host.read_files(made))
+    with suppress(RequestRefused):  # the server is stopping, and the next one reads them
+        reading = host.start(host.read_files(made))
+        if not is_batch:
+            await asyncio.wait([reading], timeout=_READING_SECONDS)
     return batch
 
 
@@ -274,7 +281,7 @@ async def search_store(body: SearchVectorStore, host: TheHost, caller: Reader, s
 
 @router.post("/{store_id}/files")
 async def attach_file(body: AttachFile, host: TheHost, caller: Runner, store: TheStore) -> Response:
-    """Attach a file. It is read after this returns; its `status` says when it can be found."""
+    """Attach a file. Its `status` says when it can be found: a file that takes long is read after this returns."""
     file = await host.get_file(caller, body.file_id)
     await _attach(host, store, [(file, body.attributes)], read_chunking(body.chunking_strategy))
     return Fast(_write_attached(await _find_attached(body.file_id, store, host)))
@@ -283,9 +290,8 @@ async def attach_file(body: AttachFile, host: TheHost, caller: Runner, store: Th
 def _write_attached(item: Resource) -> dict[str, Json]:
     facts = attached_facts(item)
     error = None if facts.error is None else {"code": facts.error_code, "message": facts.error}
-    sizes = facts.chunking or Chunking(800, 400)
+    sizes = facts.chunking or AUTO_CHUNKING
     static = {"max_chunk_size_tokens": sizes.max_tokens, "chunk_overlap_tokens": sizes.overlap_tokens}
-    auto: dict[str, Json] = {"type": "auto"}
     return {
         "id": item.resource_id,
         "object": "vector_store.file",
@@ -295,7 +301,7 @@ def _write_attached(item: Resource) -> dict[str, Json]:
         "last_error": error,
         "usage_bytes": item.size_bytes,
         "attributes": dict(facts.attributes),
-        "chunking_strategy": auto if facts.chunking is None else {"type": "static", "static": static},
+        "chunking_strategy": {"type": "static", "static": static},
     }
 
 
