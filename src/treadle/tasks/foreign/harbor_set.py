@@ -300,10 +300,12 @@ class HarborSet:
             tried = list(pool.map(self._try, chosen))
         found = [task for task in tried if isinstance(task, HarborTask)]
         refused = [error for error in tried if isinstance(error, ConfigError)]
-        if not found:
+        if not found and len(refused) == 1:
             raise refused[0]
         for reason in refused:
             warn_once(str(reason))
+        if not found:
+            raise ConfigError(f"none of the {len(tried)} tasks of {self.name} can be run here: see above")
         if refused:
             warn_once(
                 f"{len(refused)} of the {len(tried)} tasks of {self.name} are left out, for the reasons above"

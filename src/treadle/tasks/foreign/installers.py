@@ -269,7 +269,8 @@ def find_prefix() -> Path | None:
     if closed and given is not None:
         raise ConfigError(
             f"{VARIABLE} is {given!r}, and commands, which run as another user than root, cannot read "
-            f"{str(closed[0])!r}; make the environment in a folder that all users can read, such as /opt"
+            f"{str(closed[0])!r}; make it of a Python and in a folder that all users can read, as in: "
+            "/usr/bin/python3 -m venv /opt/task-env"
         )
     return None if closed else prefix
 
