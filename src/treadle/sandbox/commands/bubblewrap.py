@@ -149,7 +149,8 @@ def wrap(
     mounts = [("--ro-bind", outer, inner) for outer, inner in binds.items()]
     mounts += [("--bind", str(root / "work" / inner), path) for path, inner in isolation.aliases.items()]
     # A mount hides those below it that were made before.
-    argv += chain.from_iterable(sorted(mounts, key=lambda mount: mount[2].count("/")))
+    mounts.sort(key=lambda mount: mount[2].count("/"))
+    argv += chain.from_iterable(mounts)
     # `/` and `/dev`, which bubblewrap makes itself, are in memory and have no size limit.
     # Commands begin in the folder that stands for the whole run, if there is one.
     begin = next((path for path, inner in isolation.aliases.items() if not inner), WORK)
