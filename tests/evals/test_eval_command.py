@@ -161,10 +161,14 @@ def test_the_report_says_what_the_scores_lack(tmp_path: Path) -> None:
     (tmp_path / "stop").unlink()
     lacking = "oracle: 3 of 4 samples have no score, because no reward with a weight has a verdict"
     assert lacking in " ".join(cli(*command).out.split())
+    silent = "oracle: the scorer 'partly' had no verdict on 3 of 4 samples"
     for form in ("table", "markdown"):
         told = cli("eval", "report", "a", "--format", form).out
         assert lacking in " ".join(told.split()), told
+        assert silent in " ".join(told.split()), told
         assert "unfinished" not in told
+    given = ("--journal", "a/runs.db", "--reward", "rewards.py:partly")
+    assert "partly has no verdict on this run" in cli("rescore", "eval-2", *given).out
 
 
 def test_a_damaged_ledger_and_a_folder_in_place_of_a_file(made: Cli) -> None:

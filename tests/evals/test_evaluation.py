@@ -23,7 +23,7 @@ from treadle.evals import Evaluated, EvaluationConfig, evaluate
 from treadle.evals.evaluation import SampleGraded, SampleRetried
 from treadle.evals.evaluation_config import choose
 from treadle.evals.evaluation_folder import Sample, read_stored
-from treadle.evals.evaluation_reports import make_rows, write_csv
+from treadle.evals.evaluation_reports import make_rows, write_csv, write_markdown
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.jobs.progress import JobNotice
 from treadle.runs.task import find_tasks
@@ -238,6 +238,13 @@ def test_samples_without_a_grade_are_reported(tmp_path: Path, monkeypatch: pytes
         assert made.results.models[0].score is None
         assert make_rows(made.results)[1][0][2:] == ["–"] * 6
         assert all("infrastructure: run " in reason for reason in made.results.failed.values())
+        # The report has each reason once, with how many samples of each model have it.
+        lost = (
+            write_markdown(made.results).partition("## Samples without a grade")[2].strip().splitlines()[2:]
+        )
+        cells = [[cell.strip() for cell in line.split("|")] for line in lost]
+        assert 1 <= len({row[1] for row in cells}) == len(cells) < 6
+        assert [sum([int(row[at]) for row in cells]) for at in (2, 3)] == [6, 0]
 
 
 class Unsolved(SimpleTask):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.sandbox.here import needs_sandbox
 
-from treadle.core.errors import SandboxError
+from treadle.core.errors import ConfigError, SandboxError
 from treadle.sandbox.commands.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, Isolation, make_etc, wrap
 from treadle.sandbox.commands.execution import CollectedOutput, SandboxCommand
 from treadle.sandbox.commands.home import make_root
@@ -252,3 +252,19 @@ async def test_a_mount_in_the_files_of_a_run_follows_no_link_out(tmp_path: Path)
             look = "ls in/share > /dev/null && cat deep/file > /dev/null && ls /app /app/more"
             assert (await folder.run(look, box, Limits())).text == "/app:\nmore\n\n/app/more:\n"
     assert not [*(tmp_path / "open").iterdir()]
+
+
+@needs_sandbox
+async def test_a_run_may_keep_its_files_in_tmp_beside_what_is_mounted_below(tmp_path: Path) -> None:
+    for parent in [folder for folder in (tmp_path, *tmp_path.parents) if not folder.stat().st_mode & 1]:
+        parent.chmod(0o711)
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "a.txt").write_text("a")
+    commands = HostCommands(binds={str(tmp_path / "shown"): "/tmp/below"}, aliases={"/tmp": "kept"})
+    async with commands.open() as folder:
+        box = MemorySandbox()
+        assert (await folder.run("cat /tmp/below/a.txt; echo b > /tmp/b.txt", box, Limits())).text == "a"
+        assert box.read("kept/b.txt") == b"b\n"
+        assert (await folder.run("cat /tmp/b.txt", box, Limits())).text == "b\n"
+    with pytest.raises(ConfigError, match="cannot be mounted for commands at '/tmp'"):
+        HostCommands(binds={str(tmp_path): "/tmp"})

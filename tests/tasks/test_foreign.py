@@ -1,6 +1,7 @@
 """Tasks in the formats of others: Harbor's and terminal-bench's folders."""
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -254,6 +255,11 @@ async def test_the_python_of_the_tasks_is_an_environment_of_its_own(tmp_path, mo
         monkeypatch.setenv("TREADLE_HARBOR_ENV", str(tmp_path))
         with pytest.raises(ConfigError, match="has no bin/python3"):
             load_task(f"harbor:{tmp_path}:hello")
+        if os.geteuid() == 0:
+            monkeypatch.setenv("TREADLE_HARBOR_ENV", str(place))
+            place.chmod(0o700)
+            with pytest.raises(ConfigError, match=f"run as another user than root, cannot read '{place}'"):
+                load_task(f"harbor:{tmp_path}:hello")
     finally:
         shutil.rmtree(place)
 

@@ -202,6 +202,67 @@ RUN echo '#!/bin/sh' > run.sh && chmod +x run.sh
         SOLUTION: solved_if('[ "$(cat /data/in/a.txt)" = "a\nb 3" ] && [ "$(cat ~/who /data/made)" = memade ]'
         " && ./run.sh && [ -d empty ] && [ -z \"$(ls /tmp | grep make)\" ]"),
     },
+    "texts within a Dockerfile": {
+        DOCKER: """+ENV LEVEL=3
+COPY <<EOF /app/level.txt
+# level $LEVEL \\
+  end
+EOF
+COPY --chmod=755 <<'EOF' <<-"OTHER.txt" /data/
+echo "$1" EOF
+EOF
+\tRUN nothing-such
+\tOTHER.txt
+RUN <<EOF
+# a script of its own
+set -e
+for name in a b; do
+  echo "$name" >> /app/names
+done
+EOF
+RUN <<EOF
+#!/usr/bin/env python3
+open("/app/python", "w").write("é" * 2)
+EOF
+RUN cat <<EOF > /app/both && python3 - <<'END' && echo "no <<MARK" > /app/mark
+curl $LEVEL
+EOF
+open("/app/two", "w").write("$LEVEL")
+END
+RUN echo "<<EOF" $((1<<2)) > /app/shift
+""",
+        SOLUTION: solved_if(
+            '[ "$(cat level.txt)" = "# level 3 \\\\\n  end" ] && [ "$(sh /data/EOF hi)" = "hi EOF" ] &&'
+            ' [ "$(cat /data/OTHER.txt)" = "RUN nothing-such" ] && [ "$(cat names)" = "a\nb" ] &&'
+            ' [ "$(cat python)" = éé ] && [ "$(cat both two)" = "curl 3\n\\$LEVEL" ] &&'
+            ' [ "$(cat mark)" = "no <<MARK" ] && [ "$(cat shift)" = "<<EOF 4" ]'
+        ),
+    },
+    "files in /tmp, which last": {
+        DOCKER: "+COPY a.txt /tmp/in/\nCOPY a.txt /tmp\nRUN date > /tmp/made\n",
+        "environment/a.txt": "a",
+        SOLUTION: solved_if("cmp /tmp/in/a.txt /tmp/a.txt && [ -s /tmp/made ] && echo b > /tmp/b"),
+        "tests/test.sh": "+[ -f /tmp/b ] || echo 0 > /logs/verifier/reward.txt\n",
+    },
+    "an artifact in /tmp": {
+        "task.toml": "artifacts = ['/tmp/b']\n[verifier]\nenvironment_mode = 'separate'\n",
+        SOLUTION: "echo b > /tmp/b\n",
+        "tests/test.sh": "cat /tmp/b && echo 1 > /logs/verifier/reward.txt\n",
+    },
+    "a working folder in /tmp": {
+        DOCKER: "FROM ubuntu\nWORKDIR /tmp/work\nCOPY a.txt ./in/\n",
+        "environment/a.txt": "a",
+        SOLUTION: "[ -f in/a.txt ] && cp in/a.txt /tmp/work/b\n",
+        "tests/test.sh": "[ -f b ] && [ $PWD = /tmp/work ] && echo 1 > /logs/verifier/reward.txt\n",
+    },
+    "a program that a line makes": {
+        DOCKER: "+RUN mkdir bin && cp /bin/echo bin/say\nRUN bin/say built > built\n",
+        SOLUTION: solved_if('[ "$(bin/say hi)" = hi ] && [ "$(cat built)" = built ]'),
+        "tests/test.sh": "+[ \"$(/app/bin/say yes)\" = yes ] || echo 0 > /logs/verifier/reward.txt\n",
+    },
+    "texts within the script of the tests": {
+        "tests/test.sh": "+cat > /dev/null <<'EOF'\ncurl https://example.org\nEOF\n",
+    },
     "uv in the image": {
         DOCKER: "+RUN curl -LsSf https://astral.sh/uv/0.9.5/install.sh | sh\n"
         "COPY --from=ghcr.io/astral-sh/uv:0.8 /uv /uvx /bin/\n",
@@ -301,9 +362,14 @@ def test_each_of_two_dockerfiles_of_a_folder_makes_what_it_says(tmp_path: Path) 
 REFUSALS: dict[str, dict[str, str | bytes]] = {
     "has `RUN nothing-such.*nothing-such: command not found": {DOCKER: "+RUN nothing-such > /app/x\n"},
     "has `RUN ln -s .*it makes 'link'": {DOCKER: "+RUN ln -s /etc/hosts link\n"},
-    "has `RUN cp /bin/true.*it makes 'own'": {DOCKER: "+RUN cp /bin/true own\n"},
+    "has `RUN echo > own && chmod .*it makes 'own'": {DOCKER: "+RUN echo > own && chmod +x own && date > x\n"},
     "has `RUN curl https://example.org": {DOCKER: "+RUN curl https://example.org | sh\n"},
-    "has files in '/tmp/x', which the sandbox has": {DOCKER: "+RUN echo > /tmp/x\n"},
+    "has files in '/etc/x', which the sandbox has": {DOCKER: "+COPY a.txt /etc/x\n", "environment/a.txt": "a"},
+    "its Dockerfile writes '/app/x' with variables that are not known": {DOCKER: "+COPY <<E /app/x\n$ODD\nE\n"},
+    "its Dockerfile installs what is not here: oddly-named": {DOCKER: "+RUN <<E\npip install oddly-named\nE\n"},
+    "has `RUN cat <<E > /app/x.*nothing-such: command not found": {
+        DOCKER: "+RUN cat <<E > /app/x; nothing-such\ncurl https://example.org\nE\n"
+    },
     "it needs its image: its Dockerfile has `FROM`": {DOCKER: "FROM\nWORKDIR /app\n"},
     "it needs its image: its Dockerfile has `ENV A=\"x`: No closing": {DOCKER: '+ENV A="x\n'},
     "it needs its image: its Dockerfile copies `\\.\\./": {DOCKER: "+COPY ../../../etc/hostname /app/\n"},
@@ -321,7 +387,7 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its artifact '/app' has exclude or service": {
         "task.toml": f"artifacts = [{{source = '/app', exclude = ['*.o']}}]\n{SEPARATE}"
     },
-    "it has files in '/tmp/x', which the sandbox has itself": {"task.toml": f"artifacts = ['/tmp/x']\n{SEPARATE}"},
+    "it has files in '/etc/x', which the sandbox has itself": {"task.toml": f"artifacts = ['/etc/x']\n{SEPARATE}"},
     "its verifier has collect": {"task.toml": '[[verifier.collect]]\ncommand = "true"\n'},
     "its agent has earlier answers": {"trajectory.json": "{}"},
     "its verifier.timeout_sec is 'soon'; give a number": {"task.toml": '[verifier]\ntimeout_sec = "soon"\n'},

@@ -151,6 +151,29 @@ async def test_steps_that_a_limit_kept_from_beginning_count_as_zero(tmp_path: Pa
     assert told(run).startswith("its steps gave 0.5, and 2 did not begin; ")
 
 
+@pytest.mark.parametrize(
+    ("setup", "reward", "fault"),
+    [
+        # It fails only because the agent has removed what it needs, and would work without the agent.
+        ("cat data/given.txt\n", 0.5 / 3, "; it can be over the task's own files, so that this is the agent's"),
+        # It needs what the agent makes, or is wrong itself: nothing shows that this is the agent's fault.
+        ("cat data/given.txt one\n", 0.5, "data/given.txt: No such file or directory"),
+    ],
+)  # fmt: skip
+async def test_a_step_that_the_agent_keeps_from_being_prepared(
+    tmp_path: Path, setup: str, reward: float, fault: str
+) -> None:
+    changes = {
+        "steps/first/solution/solve.sh": "+rm -r data\n",
+        "steps/second/workdir/setup.sh": setup,
+    }
+    run = await play(write_steps(tmp_path, changes))
+    assert run.reward == pytest.approx(reward)
+    assert told(run).startswith("its step 'second' could not be prepared: cat: ")
+    assert fault in told(run)
+    assert ("agent's fault" in told(run)) is (reward < 0.5)
+
+
 async def test_a_check_of_the_environment_comes_before_the_turn(tmp_path: Path) -> None:
     ready = '+[steps.healthcheck]\ncommand = "test -e two && echo seen > ready"\n'
     run = await play(write_steps(tmp_path / "a", {"task.toml": ready}))
@@ -193,7 +216,8 @@ async def test_changes_for_a_turn_are_one_event_with_it(tmp_path: Path) -> None:
         ({"task.toml": "steps = 3\n"}, "its steps are 3; write tables"),
         ({"task.toml": 'multi_step_reward_strategy = "maen"\n'}, "strategy is 'maen'; write 'mean' or 'final'"),
         ({"task.toml": '[[steps]]\nname = "../first"\n'}, r"name '../first'; give the name of a folder in steps/"),
-        ({"task.toml": '[[steps]]\nname = "none"\n'}, "cannot be read: .*steps/none/instruction.md"),
+        ({"task.toml": '[[steps]]\nname = "none"\n'}, "'none' has no instruction: there is no file '.*/none/instr"),
+        ({"steps/third/instruction.md": b"\xff"}, "its step 'third' has an instruction that is not UTF-8"),
         ({"task.toml": '[[steps]]\nname = "first"\nmin_reward = "all"\n'}, "min_reward 'all'; give a number"),
         ({"steps/third/trajectory.json": "{}"}, "its agent has earlier answers"),
         ({"steps/third/tests/test.sh": "curl https://example.org\n"}, "its tests use the network"),

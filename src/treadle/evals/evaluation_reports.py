@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -103,9 +104,17 @@ def write_bootstraps(results: Results) -> list[str]:
 
 
 def find_gaps(results: Results) -> list[str]:
-    """Return a sentence for each model whose samples are not all in its score, or that never called its tools."""
+    """Return a sentence for each model whose samples are not all in its score, or that never called its tools, and
+    for each scorer without a verdict on some of them."""
     told = []
     for item in results.models:
+        for name in [spec.name for spec in results.rewards]:
+            judged = item.scorers[name].samples if name in item.scorers else 0
+            if judged < item.samples:
+                told.append(
+                    f"{item.model}: the scorer {name!r} had no verdict on {item.samples - judged:,} of "
+                    f"{item.samples:,} samples"
+                )
         missing = item.samples - (0 if item.score is None else item.score.samples)
         if missing:
             told.append(
@@ -162,9 +171,23 @@ def write_markdown(results: Results, title: str | None = None) -> str:
         ]
         parts += ["## Failures by kind", _write_table(["kind", *names, "such as"], kinds)]
     if results.failed:
-        lost = [[f"`{run_id}`", reason] for run_id, reason in list(results.failed.items())[:20]]
-        parts += ["## Samples without a grade", _write_table(["run", "reason"], lost)]
+        parts += [
+            "## Samples without a grade",
+            _write_table(["reason", *names, "such as"], _count_lost(results)),
+        ]
     return "\n\n".join(parts) + "\n"
+
+
+def _count_lost(results: Results) -> list[list[str]]:
+    """Return a row for each reason for which samples have no grade, with how many there are of each model."""
+    lost: dict[str, list[str]] = {}
+    for run_id, reason in results.failed.items():
+        lost.setdefault(reason.replace(f"run {run_id} ", "the run ", 1), []).append(run_id)
+    rows = []
+    for reason, run_ids in lost.items():
+        count = Counter([results.failed_specs[run_id].model for run_id in run_ids])
+        rows.append([reason, *[f"{count[item.model]:,}" for item in results.models], f"`{run_ids[0]}`"])
+    return rows
 
 
 def name_scorers(names: Iterable[str], taken: Collection[str]) -> list[str]:

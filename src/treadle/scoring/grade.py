@@ -30,6 +30,8 @@ class Graded(Struct, frozen=True, kw_only=True):
     """The sentences that explain the new grades."""
     changed: tuple[str, ...] = ()
     """The names whose grade was recorded now, because it is new or differs from the earlier grade."""
+    without_verdict: tuple[str, ...] = ()
+    """The names of the scorers that had nothing to say about the run. An earlier grade of theirs stays."""
 
 
 class NotGradableError(ScoringError):
@@ -86,6 +88,7 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
         rewards={**run.state.turn.rewards, **{name: item.reward for name, item in scores.items()}},
         details={name: item.detail for name, item in scores.items()},
         changed=tuple(changed),
+        without_verdict=tuple([scorer.name for scorer in scorers if scorer.name not in scores]),
     )
 
 

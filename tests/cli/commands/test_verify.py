@@ -52,6 +52,12 @@ def test_a_run_whose_tools_are_gone_does_not_keep_others_from_being_verified(cli
     assert "shop.py" in checked.err
 
 
+def test_a_run_without_calls_has_nothing_that_could_differ(cli: Cli) -> None:
+    cli("run", "hello", "-m", "mock:echo", "-q", "--run-id", "quiet")
+    checked = cli("verify", "quiet")
+    assert (checked.code, checked.out) == (0, "no calls  quiet  0 of 0 calls\n")
+
+
 FAR = (
     "error: --tools: no run has a tool 'delete_file' or 'edit_file' or 'list_files' or 'read_file' or "
     "'search_files' or 'write_file'; the tools are: price\n"

@@ -12,12 +12,10 @@ from tests.datagen.dataset import made
 
 from treadle import ConfigError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.split_shares import Unions, apportion, assign
 from treadle.datagen.dataset.splits import (
     SplitPlan,
     Splits,
-    Unions,
-    apportion,
-    assign,
     read_written,
     split_rows,
     write_splits,

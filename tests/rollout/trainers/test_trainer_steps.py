@@ -84,6 +84,8 @@ def test_skyrl_trains_on_rollouts_that_its_generator_has_made(tmp_path: Path) ->
     assert rows == {**steps, "asked": 0}
     # The rows of both ways, and those of rollouts with branches.
     assert found["experts"] == [True] * (6 * GROUP + len(found["branched"]["steps"]["rollouts"]))
+    assert found["support"] == [True] * len(found["experts"])
+    assert found["evaluated"] == ["rollout_expert_indices"]
     assert found["difference"] < TOLERANCE
     assert found["change"] > 0
     # A rollout that the infrastructure lost moves neither the mean of its group nor the weights.

@@ -123,8 +123,8 @@ def verify(
 
     The tools are those of --tools, then those that the journal names, then Treadle's own. A call with the effect
     'once' is never made again. The exit code is 0 if all compared results are the same. It is 1 if a result
-    differs, if the tool of a call is missing or its server does not answer, or if no call of a run could be
-    compared.
+    differs, if the tool of a call is missing or its server does not answer, or if a run has calls and none of them
+    could be compared.
 
     Examples:
         treadle verify --all
@@ -214,6 +214,8 @@ def _print_verification(verification: "Verification", *, is_json: bool) -> None:
     found, style = "same    ", "green"
     if verification.differences:
         found, style = "differs ", "bold red"
+    elif not verification.calls:
+        found, style = "no calls  ", "dim"
     elif not verification.matched:
         found, style = "nothing ", "yellow"
     elif verification.skipped:
@@ -282,7 +284,13 @@ def rescore(
 def _print_grades(graded: Graded, total: float | None, *, is_json: bool) -> None:
     if is_json:
         print_json(
-            {"run_id": graded.run_id, "reward": total, "rewards": graded.rewards, "changed": graded.changed}
+            {
+                "run_id": graded.run_id,
+                "reward": total,
+                "rewards": graded.rewards,
+                "changed": graded.changed,
+                "without_verdict": graded.without_verdict,
+            }
         )
         return
     text = "no grade" if total is None else f"{total:.3g}"
@@ -291,6 +299,8 @@ def _print_grades(graded: Graded, total: float | None, *, is_json: bool) -> None
     for name in graded.changed:
         detail = graded.details.get(name)
         print_line(f"  {name} {graded.rewards[name]:.3g}: {clean(detail or 'no detail')}")
+    for name in graded.without_verdict:
+        print_line(f"  {name} has no verdict on this run", "yellow")
 
 
 def _print_summary(found: list[Graded], skipped: int) -> None:

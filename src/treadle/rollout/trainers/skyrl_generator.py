@@ -38,7 +38,14 @@ from treadle.rollout.trainers.prompted import (
     open_rollouts,
     read_sampled,
 )
-from treadle.rollout.trainers.trainer_engine import TrainerEngine, read_array, renderer_of, write_array
+from treadle.rollout.trainers.trainer_engine import (
+    TrainerEngine,
+    read_array,
+    read_support,
+    renderer_of,
+    write_array,
+    write_support,
+)
 
 
 class _Made(Struct, frozen=True):
@@ -93,9 +100,24 @@ class TreadleGenerator(GeneratorInterface):  # type: ignore[misc]
         arrays = [write_array(branch.trajectory.routed_experts) for one in found for branch in one.branches]
         if not any(item is None for item in arrays):
             output["rollout_expert_indices"] = arrays
+        if self._captures_support(input_batch):
+            width = (input_batch.get("sampling_params") or {}).get(
+                "top_k", self._config.sampling_params.top_k
+            )
+            output["rollout_sample_support"] = [
+                write_support(branch.trajectory.spans, branch.begin, len(branch.ids_T), width)
+                for one in found
+                for branch in one.branches
+            ]
         if not is_step_wise:
             output |= {"is_last_step": None, "trajectory_ids": None}
         return output
+
+    def _captures_support(self, batch: Mapping[str, Any]) -> bool:
+        """Return whether SkyRL wants to know the tokens that each token was chosen from. Evaluations opt out."""
+        about = batch.get("batch_metadata")
+        is_wanted = self._config.inference_engine.enable_return_sample_support_set
+        return bool(is_wanted) and (about is None or about.training_phase != "eval")
 
     async def _make(self, batch: Mapping[str, Any], index: int) -> _Made:
         begin = time.monotonic()
@@ -121,16 +143,21 @@ class TreadleGenerator(GeneratorInterface):  # type: ignore[misc]
         )
         try:
             rollout = await self._rollouts.make(
-                self._make_engine(params, session), self._renderer, row, place
+                self._make_engine(params, session, self._captures_support(batch)), self._renderer, row, place
             )
         finally:
             with contextlib.suppress(Exception):
                 await self._client.finish_session(session)
         return _Made(rollout, trajectory_id, time.monotonic() - begin)
 
-    def _make_engine(self, params: dict[str, Json], session: str) -> TrainerEngine:
+    def _make_engine(self, params: dict[str, Json], session: str, captures_support: bool) -> TrainerEngine:
         async def ask(prompt_ids: list[int], asked: dict[str, Json]) -> dict[str, Any]:
-            given = {"prompt_token_ids": [prompt_ids], "sampling_params": asked, "session_ids": [session]}
+            given = {
+                "prompt_token_ids": [prompt_ids],
+                "sampling_params": asked,
+                "session_ids": [session],
+                "return_sample_support": captures_support,
+            }
             found = await self._client.generate(given, model=self._model_name)
             logprobs, experts = found.get("response_logprobs"), found.get("rollout_expert_indices")
             return {
@@ -138,6 +165,9 @@ class TreadleGenerator(GeneratorInterface):  # type: ignore[misc]
                 "logprobs": None if logprobs is None else logprobs[0],
                 "finish": found["stop_reasons"][0],
                 "experts": None if experts is None else read_array(experts[0]),
+                "sampling_mask": read_support(found["rollout_sample_support"][0])
+                if captures_support
+                else None,
             }
 
         longest = self._config.max_input_length

@@ -7,9 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from treadle.core.errors import ConfigError, ContextOverflowError, ServerError, TreadleError
+from treadle.core.errors import ConfigError, ContextOverflowError, ExportError, ServerError, TreadleError
 from treadle.core.tokens.logprobs_mode import LogprobsMode
 from treadle.core.tokens.routed_experts import RoutedExperts
+from treadle.core.tokens.token_record import SamplingMask
 from treadle.core.types import Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.engines.http_engine import make_generated
@@ -17,6 +18,7 @@ from treadle.models.tokens.protocol import Generated, PromptIds
 from treadle.models.tokens.token_model import TokenModel
 from treadle.renderers.protocol import Renderer
 from treadle.renderers.registry import load_renderer
+from treadle.trajectory.tokens.trajectories import Span
 
 Ask: TypeAlias = Callable[[list[int], dict[str, Json]], Awaitable[Mapping[str, Any]]]
 """A function of the ids of a prompt and the sampling parameters, in vLLM's names. It returns the arguments of
@@ -121,6 +123,37 @@ def write_array(experts: RoutedExperts | None) -> Any:
 
     shape = experts.end, experts.layers, experts.chosen
     return np.frombuffer(experts.data, f"<u{experts.width}").astype("int16").reshape(shape)
+
+
+def read_support(found: Any) -> SamplingMask:
+    """Return the sampling mask in an array of a trainer, of the shape [tokens, width], whose rows end with -1."""
+    import numpy as np
+
+    array = np.asarray(found).astype("<i4")
+    is_id = array >= 0
+    return SamplingMask(array[is_id].tobytes(), is_id.sum(1).astype("<i4").tobytes())
+
+
+def write_support(spans: Sequence[Span], begin: int, end: int, width: int) -> Any:
+    """Return the sampling masks of the positions from `begin` to `end` as `read_support` takes them, an array of
+    numpy. Positions without a mask have only -1. Raises: `ExportError` for a mask of more than `width` tokens."""
+    import numpy as np
+
+    array = np.full((end - begin, width), -1, "int32")
+    for span in spans:
+        if span.sampling_mask is None or span.end <= begin:
+            continue
+        counts = np.frombuffer(span.sampling_mask.counts, "<i4")
+        if counts.max(initial=0) > width:
+            raise ExportError(
+                f"a token of run {span.run_id!r} was chosen from {counts.max()} tokens, and the trainer takes the "
+                f"{width} of its top_k"
+            )
+        rows = np.full((len(counts), width), -1, "int32")
+        rows[np.arange(width) < counts[:, None]] = np.frombuffer(span.sampling_mask.token_ids, "<i4")
+        first = max(span.start, begin)
+        array[first - begin : span.end - begin] = rows[first - span.start :]
+    return array
 
 
 def read_params(params: Mapping[str, Json], mode: LogprobsMode | None) -> Settings:

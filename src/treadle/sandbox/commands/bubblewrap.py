@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -145,10 +146,11 @@ def wrap(
     argv += ["--proc", "/proc", "--dev", "/dev"]
     for name, inner in writable.items():
         argv += ["--bind", str(root / name), inner]
-    for outer, inner in binds.items():
-        argv += ["--ro-bind", outer, inner]
-    for path, inner in isolation.aliases.items():
-        argv += ["--bind", str(root / "work" / inner), path]
+    mounts = [("--ro-bind", outer, inner) for outer, inner in binds.items()]
+    mounts += [("--bind", str(root / "work" / inner), path) for path, inner in isolation.aliases.items()]
+    # A mount hides those below it that were made before.
+    mounts.sort(key=lambda mount: mount[2].count("/"))
+    argv += chain.from_iterable(mounts)
     # `/` and `/dev`, which bubblewrap makes itself, are in memory and have no size limit.
     # Commands begin in the folder that stands for the whole run, if there is one.
     begin = next((path for path, inner in isolation.aliases.items() if not inner), WORK)

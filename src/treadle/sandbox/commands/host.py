@@ -7,7 +7,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
@@ -82,7 +82,10 @@ class HostCommands:
                     "with an image as the root, folders of the run's files cannot have other paths"
                 )
             self.begin, aliases = next(iter(aliases or {}), None), None
-        checked = {_check_inner(path, "the run's files"): inner for path, inner in (aliases or {}).items()}
+        checked = {
+            _check_inner(path, "the run's files", {WRITABLE["tmp"]}): inner
+            for path, inner in (aliases or {}).items()
+        }
         self.folders = tuple(checked.values())
         """The folders of the run's files that commands find, even if they have no files."""
         self.covered = _find_covered({WORK: "", **checked}, [*self.binds.values(), *checked])
@@ -222,10 +225,14 @@ def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _check_inner(path: str, what: str) -> str:
-    """Return a path at which commands find `what`. Raises: `ConfigError` if nothing can be mounted there."""
+def _check_inner(path: str, what: str, allowed: Collection[str] = ()) -> str:
+    """Return a path at which commands find `what`; `allowed` are such paths that are usually refused.
+
+    Raises: `ConfigError` if nothing can be mounted there.
+    """
     normal = os.path.normpath(path)
-    if not normal.startswith("/") or normal in ("/", "/dev", "/proc", "/etc", *WRITABLE.values()):
+    taken = {"/", "/dev", "/proc", "/etc", *WRITABLE.values()}.difference(allowed)
+    if not normal.startswith("/") or normal in taken:
         raise ConfigError(
             f"{what} cannot be mounted for commands at {path!r}; use an absolute path of its own, such as '/data'"
         )

@@ -33,6 +33,8 @@ from treadle.sandbox.protocol import RunFiles, Sandbox
 
 STATE = "shell"
 """The name under which the sandbox stores the state."""
+PROGRAMS = (b"#!", b"\x7fELF")
+"""The beginnings of files that can be run. Before the first command, nothing else says which files can."""
 RACY_NS = 50_000_000
 """A file that changed so recently may change again without a new time stamp: file systems' clocks are coarse."""
 
@@ -71,8 +73,8 @@ def open_for_check(
 ) -> MemorySandbox:
     """Return a sandbox with a run's files, and what else commands left if they are `RunFiles`.
 
-    All that the run has at the top-level paths `hidden` is replaced by the files `held`; scripts among these can be
-    run.
+    All that the run has at the top-level paths `hidden` is replaced by the files `held`; programs and scripts among
+    these can be run.
     """
 
     def is_kept(path: str) -> bool:
@@ -82,9 +84,9 @@ def open_for_check(
     state = files.read_state(STATE) if isinstance(files, RunFiles) else None
     if state is not None:
         found = msgspec.json.decode(state, type=Extras)
-        scripts = [path for path, content in held.items() if content.startswith(b"#!")]
+        programs = [path for path, content in held.items() if content.startswith(PROGRAMS)]
         kept = Extras(
-            executable=(*filter(is_kept, found.executable), *scripts),
+            executable=(*filter(is_kept, found.executable), *programs),
             folders=tuple(filter(is_kept, found.folders)),
             links={path: target for path, target in found.links.items() if is_kept(path)},
             removed=tuple(filter(is_kept, found.removed)),
@@ -157,8 +159,7 @@ class RunFolder:
                 if held is not None and held.content == content:
                     continue
                 can_run = path in executable if held is None else held.is_executable
-                # Until a command has run, nothing is known about files but that scripts are to be run.
-                can_run = can_run or (state is None and held is None and content.startswith(b"#!"))
+                can_run = can_run or (state is None and held is None and content.startswith(PROGRAMS))
                 writer.write(path, content, can_run)
                 # A change by a command within the same clock tick would not change the stamp.
                 self._held[path] = _Held(content, None, can_run)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.texts.documents import decode_document
 from treadle.core.types import Json
-from treadle.tasks.foreign.harbor_image import ImageBuild
+from treadle.tasks.foreign.harbor_dockerfile import ImageBuild
 
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-([^}]*))?\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])", re.IGNORECASE)
@@ -233,7 +233,7 @@ def _read_turn(
     if not all(isinstance(command, str) for command in commands):
         raise ConfigError(f"its healthcheck has the commands {commands!r:.80}; give texts")
     return HarborTurn(
-        _show((base / "instruction.md").read_text("utf-8")),
+        _show(_read_instruction(base / "instruction.md", name)),
         place,
         place / "environment",
         tests,
@@ -246,6 +246,17 @@ def _read_turn(
         least=cast("dict[str, float]", least),
         ready=" && ".join([f"({command}\n)" for command in commands]),  # it may end with a comment
     )
+
+
+def _read_instruction(path: Path, step: str) -> str:
+    """Return the text of an instruction. Raises: `ConfigError` if there is none, `OSError`."""
+    what = f"its step {step!r}" if step else "it"
+    if not path.is_file():
+        raise ConfigError(f"{what} has no instruction: there is no file {str(path)!r}")
+    try:
+        return path.read_text("utf-8")
+    except UnicodeError:
+        raise ConfigError(f"{what} has an instruction that is not UTF-8: {str(path)!r}") from None
 
 
 def _show(instruction: str) -> str:

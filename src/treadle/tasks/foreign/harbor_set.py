@@ -31,9 +31,11 @@ from treadle.core.types import Message, Role
 from treadle.journal.named_files import suggest_path
 from treadle.runs.task import Grade, TaskSet, get_task
 from treadle.sandbox.commands.images import IMAGE_ID
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import Limits, RunFiles, Sandbox
+from treadle.tasks.foreign.harbor_build import find_image
 from treadle.tasks.foreign.harbor_folder import HarborTurn, read_folder
-from treadle.tasks.foreign.harbor_image import Image, find_image, make_commands, place_mounts
+from treadle.tasks.foreign.harbor_image import Image, make_commands, place_mounts
 from treadle.tasks.foreign.harbor_tests import (
     BASH,
     OTHER_PROGRAM,
@@ -98,8 +100,9 @@ class HarborTask:
         self._image = find_image(first.find_build(), environment)
         self._image.variables |= own
         self._tests = [TurnTests(turn, self._image) for turn in turns]
-        if self._image.root is None and first.is_harbor:
-            self._image.folders |= {"/logs/agent", "/logs/artifacts"}
+        if self._image.root is None:
+            # Files in /tmp last as long as a container, not only for one command.
+            self._image.folders |= {"/tmp", *(("/logs/agent", "/logs/artifacts") if first.is_harbor else ())}
         self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}",)
         self.input = first.instruction
         if skills := first.section("environment").get("skills_dir"):
@@ -138,7 +141,7 @@ class HarborTask:
         """
         past = _read_past(files.read_state(_STATE) if isinstance(files, RunFiles) else None)
         made = past.made if past.stopped else (*past.made, await self._tests[len(past.made)].run(files))
-        missing = 0 if past.stopped else len(self._turns) - len(made)
+        missing = 0 if past.stopped and not past.is_spoiled else len(self._turns) - len(made)
         strategy = self._turns[0].settings.get("multi_step_reward_strategy")
         grade = join_outcomes(made, missing, is_final=strategy == "final")
         return replace(grade, detail=f"{past.stopped}; {grade.detail}") if past.stopped else grade
@@ -170,10 +173,19 @@ class SteppedHarborTask(HarborTask):
         if len(past.made) < over:  # else it was done before the run was left
             outcome = await self._tests[over - 1].run(RunFiles.of(sandbox))
             stopped = self._turns[over - 1].find_shortfall(outcome.rewards)
-            stopped = stopped or await self._prepare(following, sandbox)
-            past = _Past(made=(*past.made, outcome), stopped=stopped)
+            fault = "" if stopped else await self._prepare(following, sandbox)
+            spoiled = bool(fault) and await self._can_prepare(over)
+            if spoiled:
+                fault += "; it can be over the task's own files, so that this is the agent's fault"
+            past = _Past(made=(*past.made, outcome), stopped=stopped or fault, is_spoiled=spoiled)
             sandbox.write_state(_STATE, msgspec.json.encode(past))
         return None if past.stopped else following.instruction
+
+    async def _can_prepare(self, number: int) -> bool:
+        """Return whether a turn can be prepared after those before it if the agent changes nothing."""
+        sandbox = MemorySandbox(self.files)
+        faults = [await self._prepare(turn, sandbox) for turn in self._turns[: number + 1]]
+        return not any(faults)
 
     async def _prepare(self, turn: HarborTurn, sandbox: Sandbox) -> str:
         """Put the files of a turn into the working folder, and run its script. Return why it cannot begin, or an
@@ -208,6 +220,8 @@ class _Past(Struct, frozen=True):
     made: tuple[TurnOutcome, ...] = ()
     stopped: str = ""
     """Why no further turn begins; empty if one does."""
+    is_spoiled: bool = False
+    """True if what the agent did keeps the next turn from being prepared. The missing turns have rewards of 0."""
 
 
 def _read_past(state: bytes | None) -> _Past:
@@ -247,7 +261,7 @@ def _run_solution(turn: HarborTurn, image: Image) -> Solver:
             f"mkdir -p $(dirname {place}); printf %s {b64encode(content).decode()} | base64 -d > {place}; "
         )
     if len(written) > _CHUNK_CHARS:
-        # A command takes no more, and what is in /tmp is gone after each.
+        # A command takes no more.
         data = b64encode(written.encode()).decode()
         for at in range(0, len(data), _CHUNK_CHARS):
             told = f"printf %s {data[at : at + _CHUNK_CHARS]} >> {_KEPT}"
@@ -286,10 +300,12 @@ class HarborSet:
             tried = list(pool.map(self._try, chosen))
         found = [task for task in tried if isinstance(task, HarborTask)]
         refused = [error for error in tried if isinstance(error, ConfigError)]
-        if not found:
+        if not found and len(refused) == 1:
             raise refused[0]
         for reason in refused:
             warn_once(str(reason))
+        if not found:
+            raise ConfigError(f"none of the {len(tried)} tasks of {self.name} can be run here: see above")
         if refused:
             warn_once(
                 f"{len(refused)} of the {len(tried)} tasks of {self.name} are left out, for the reasons above"

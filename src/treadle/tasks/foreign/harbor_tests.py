@@ -20,8 +20,9 @@ from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import CommandOutcome, Limits
+from treadle.tasks.foreign.harbor_dockerfile import ImageBuild, read_image
 from treadle.tasks.foreign.harbor_folder import HarborTurn
-from treadle.tasks.foreign.harbor_image import Image, ImageBuild, make_commands, read_image
+from treadle.tasks.foreign.harbor_image import Image, make_commands
 from treadle.tasks.foreign.installers import find_obstacle, read_functions
 
 BASH = "$(command -v bash || echo sh)"
@@ -196,10 +197,10 @@ def _read_summary(outcome: CommandOutcome) -> TurnOutcome:
 
 def _read_script(turn: HarborTurn, root: ImageRoot | None) -> bytes:
     """Return the script of the tests. Raises: `ConfigError` if there is none, or it installs what is not here."""
-    try:
-        content = turn.script.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"it has no script of tests: {error}") from error
+    if not turn.script.is_file():
+        what = f"its step {turn.name!r}" if turn.name else "it"
+        raise ConfigError(f"{what} has no script of tests: there is no file {str(turn.script)!r}")
+    content = turn.script.read_bytes()
     if (obstacle := find_obstacle(content.decode("utf-8", "replace"), root)) is not None:
         raise ConfigError(obstacle)
     return content

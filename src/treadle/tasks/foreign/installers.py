@@ -25,6 +25,8 @@ from treadle.sandbox.commands.home import is_open_to_all
 
 VARIABLE = "TREADLE_HARBOR_ENV"
 _REDIRECTION = re.compile(r"(?<=\s)\d*>{1,2}\s*(&\d|[\w./-]+)")
+_DOCUMENT = re.compile(r"(?<!<)\d*<<(-?)\s*(['\"]?)([A-Za-z_][\w.]*)\2(?=[\s;&|>)]|$)")
+"""The mark of a text that follows a command, up to a line with its name."""
 _UV = "astral.sh/uv"
 """The part of an address by which uv is installed."""
 _PLACE = "/usr/local"
@@ -67,12 +69,45 @@ class MissingPrograms(Struct, frozen=True):
         )
 
 
+class HereDocument(Struct, frozen=True):
+    """A text that follows a command, which gets it as its input (`<<EOF`)."""
+
+    mark: str
+    """The mark in the command."""
+    name: str
+    """The line after the text."""
+    text: str
+    """The lines, each with its end."""
+    is_literal: bool
+    """Whether variables stay as they are written."""
+
+
+def read_documents(line: str, following: list[str]) -> tuple[HereDocument, ...]:
+    """Return the documents of a line of a script. Their lines are removed from those that follow, which are in
+    reverse order. A mark without an end is none."""
+    found = []
+    for mark in _DOCUMENT.finditer(line):
+        tabs, quote, name = mark.groups()
+        lines = [part.lstrip("\t") if tabs else part for part in reversed(following)]
+        if name not in lines:
+            break
+        count = lines.index(name)
+        del following[len(following) - count - 1 :]
+        text = "".join([f"{part}\n" for part in lines[:count]])
+        found.append(HereDocument(mark[0], name, text, bool(quote)))
+    return tuple(found)
+
+
 def split_commands(text: str) -> list[list[str]]:
-    """Return the words of each command of a line or script. Quoted texts that have no end are left out."""
+    """Return the words of each command of a line or script, without the documents that commands get as their input.
+    Quoted texts that have no end are left out."""
     found: list[list[str]] = []
-    for line in re.sub(r"\\\n", " ", text).splitlines():
+    following = re.sub(r"\\\n", " ", text).splitlines()[::-1]
+    while following:
+        line = following.pop()
         if line.strip().startswith("#"):
             continue
+        read_documents(line, following)
         lexer = shlex.shlex(_REDIRECTION.sub(" ", line), posix=True, punctuation_chars="&|;")
         lexer.whitespace_split, lexer.commenters = True, "#"
         command: list[str] = []
@@ -230,9 +265,14 @@ def find_prefix() -> Path | None:
     prefix = Path(given or sys.prefix)
     if str(prefix.resolve()).startswith("/usr"):
         return None
-    if given is None and is_root() and not all(map(is_open_to_all, _folders_of(prefix))):
-        return None
-    return prefix
+    closed = [path for path in _folders_of(prefix) if is_root() and not is_open_to_all(path)]
+    if closed and given is not None:
+        raise ConfigError(
+            f"{VARIABLE} is {given!r}, and commands, which run as another user than root, cannot read "
+            f"{str(closed[0])!r}; make it of a Python and in a folder that all users can read, as in: "
+            "/usr/bin/python3 -m venv /opt/task-env"
+        )
+    return None if closed else prefix
 
 
 def _folders_of(prefix: Path) -> list[Path]:

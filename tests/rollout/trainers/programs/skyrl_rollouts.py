@@ -29,7 +29,13 @@ from tiny import Tiny, register_tasks, tell
 
 from treadle.rollout.trainers.skyrl_generator import TreadleGenerator
 
-GROUP, TEMPERATURE = 4, 1.3
+GROUP, TEMPERATURE, TOP_K = 4, 1.3, 3
+
+
+def support_of(number: int) -> list[int]:
+    """Return the tokens that a token was chosen from, as SkyRL's engine tells them: at most `TOP_K`, then -1."""
+    found = [number + at for at in range(1 + number % TOP_K)]
+    return found + [-1] * (TOP_K - len(found))
 
 
 class Client:
@@ -44,12 +50,15 @@ class Client:
         (prompt,), (session,) = given["prompt_token_ids"], given["session_ids"]
         self.open.add(session)
         ids, logprobs, reason = self.policy.sample(prompt, given["sampling_params"])
-        return {
+        answer = {
             "response_ids": [ids],
             "response_logprobs": [logprobs],
             "stop_reasons": [reason],
             "rollout_expert_indices": [np.array(tiny.experts_of([*prompt, *ids][:-1]), "uint8")],
         }
+        if given["return_sample_support"]:
+            answer["rollout_sample_support"] = [np.array(list(map(support_of, ids)), "int32")]
+        return answer
 
     async def finish_session(self, session: str) -> None:
         self.finished.append(session)
@@ -65,6 +74,8 @@ def make_trainer(policy: Tiny, is_step_wise: bool) -> RayPPOTrainer:
     config.generator.sampling_params.max_generate_length = 80
     config.generator.sampling_params.temperature = TEMPERATURE
     config.generator.sampling_params.logprobs = 1
+    config.generator.sampling_params.top_k = TOP_K
+    config.generator.inference_engine.enable_return_sample_support_set = True
     config.trainer.train_batch_size = config.trainer.policy_mini_batch_size = 2
     config.trainer.algorithm.advantage_estimator = "grpo"
     trainer.tokenizer = policy.tokenizer
@@ -95,6 +106,22 @@ async def roll(trainer: RayPPOTrainer, policy: Tiny, **settings: Any) -> tuple[A
     batch = trainer.convert_to_training_input(output, uids)
     batch["values"] = None
     return trainer.compute_advantages_and_returns(batch), output, client
+
+
+async def evaluate(policy: Tiny) -> list[str]:
+    """Return which optional parts an evaluation hands over, for which SkyRL asks for no support."""
+    trainer = make_trainer(policy, is_step_wise=False)
+    generator = TreadleGenerator(trainer.cfg.generator, Client(policy), policy.tokenizer)
+    prompt = {
+        "prompt": [{"role": "user", "content": "-"}],
+        "env_class": None,
+        "env_extras": {"task": "lengths:0"},
+        "uid": "0",
+    }
+    params = get_vllm_sampling_params(trainer.cfg.generator.sampling_params)
+    given, _ = prepare_generator_input([prompt], 1, params, "none", "eval", trainer.global_step)
+    output = await generator.generate(given)
+    return [name for name in ("rollout_expert_indices", "rollout_sample_support") if name in output]
 
 
 def step(trainer: RayPPOTrainer, policy: Tiny, batch: Any) -> dict[str, float]:
@@ -138,6 +165,22 @@ def follow_experts(batch: Any) -> list[bool]:
     ]
 
 
+def follow_support(batch: Any) -> list[bool]:
+    """Return for each sequence whether each sampled token, and no other one, has the tokens it was chosen from."""
+    packed, found = batch["rollout_sample_support"], []
+    for at, (ids, trained, mask) in enumerate(
+        zip(batch["sequences"], batch["loss_mask"], batch["response_mask"], strict=True)
+    ):
+        given = packed.segment(at).tolist()
+        responses = ids[-len(mask) :][mask.bool()].tolist()
+        wanted = [
+            support_of(number) if is_trained else [-1] * TOP_K
+            for number, is_trained in zip(responses, trained[mask.bool()].tolist(), strict=True)
+        ]
+        found.append(given == wanted)
+    return found
+
+
 async def main(folder: Path) -> dict[str, Any]:
     """Return what SkyRL made of the rollouts."""
     register_tasks()
@@ -156,6 +199,7 @@ async def main(folder: Path) -> dict[str, Any]:
             "finished": len(client.finished),
         }
         found["experts"] = [*found.get("experts", ()), *follow_experts(batch)]
+        found["support"] = [*found.get("support", ()), *follow_support(batch)]
     trainer = make_trainer(policy, is_step_wise=True)
     trainer.global_step = 6
     policy.failures = 1
@@ -176,6 +220,7 @@ async def main(folder: Path) -> dict[str, Any]:
         agent = {"max_steps": 4, "context_tokens": tiny.CONTEXT}
         made, output, _ = await roll(branched, policy, agent=agent, branches="longest")
         found["experts"] += follow_experts(made)
+        found["support"] += follow_support(made)
         ids = output["trajectory_ids"] or range(2 * GROUP)
         found["branched"]["steps" if is_step_wise else "rows"] = {
             "rollouts": [item.to_string() if is_step_wise else str(item) for item in ids],
@@ -183,6 +228,7 @@ async def main(folder: Path) -> dict[str, Any]:
             "advantages": [row[row.abs().argmax()].item() for row in made["advantages"]],
             "left_out": branched.all_metrics["treadle/left_out_tokens"],
         }
+    found["evaluated"] = await evaluate(policy)
     return {**found, **step(trainer, policy, batch)}
 
 
