@@ -94,7 +94,10 @@ def test_during_a_model_call(real_cli: RealCli, script: Script) -> None:
     err = interrupt(process)
     assert "interrupted; continue with: treadle resume mine --journal 'my runs.db'" in err
     listed = real_cli("runs", "--json", "-j", "my runs.db").lines
-    assert [(line["run_id"], line["status"]) for line in listed] == [("mine", "unfinished")]
+    assert [(line["run_id"], line["status"], line["stop_reason"]) for line in listed] == [
+        ("mine", "unfinished", "interrupted")
+    ]
+    assert "paused: interrupted" in real_cli("show", "-j", "my runs.db").out
     answered.set()
     resumed = real_cli("resume", "mine", "--journal", "my runs.db", "--quiet")
     assert (resumed.code, resumed.out) == (0, "hello\n"), resumed
