@@ -69,6 +69,16 @@ class ServerFailed(JobNotice, frozen=True, tag="server_failed"):
         return self.error
 
 
+class SettingsChanged(JobNotice, frozen=True, tag="settings_changed"):
+    """A job goes on with other settings than before, which its new items follow."""
+
+    changes: tuple[str, ...]
+    """What each of them was, and what it is now."""
+
+    def line(self) -> str:
+        return f"since the last call, {'; '.join(self.changes)}; what is complete stays as it is"
+
+
 class JobProgress(Struct, kw_only=True):
     """The counts of a job, changed in place."""
 
