@@ -446,7 +446,9 @@ def test_a_changed_model_is_told_once_and_applies_to_new_groups(tmp_path: Path) 
         given = {"tasks": TASKS, "groups": groups, "group_size": 2, "model": model, "path": tmp_path}
         asyncio.run(Rollouts(listener=listener, **given).run())
         told += [[notice.line() for notice in listener.notices if isinstance(notice, SettingsChanged)]]
-    expected = 'since the last call, model was "oracle" and is now "oracle:0.5"; what is complete stays as it is'
+    expected = (
+        'since the last call, model was "oracle" and is now "oracle:0.5"; what is complete stays as it is'
+    )
     assert told == [[], [expected], []]
 
 

@@ -129,7 +129,9 @@ class JobProgress(Struct, kw_only=True):
         """Return the text that says what the first Ctrl-C does."""
         flight = f"{self.in_flight:,} {self.WORDS.in_flight}{'' if self.in_flight == 1 else 's'}"
         if is_short:
-            return f"finishing {flight}; Ctrl-C: stop now"
+            return f"finishing {flight if self.in_flight else 'the rest'}; Ctrl-C: stop now"
+        if not self.in_flight:
+            return "stopping, as soon as nothing is in flight; press Ctrl-C again to stop now"
         return f"stopping: {flight} in flight will be finished{self.lasts}; press Ctrl-C again to stop now"
 
     @property
