@@ -5,6 +5,7 @@ import inspect
 import json
 import signal
 import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -94,7 +95,10 @@ def test_during_a_model_call(real_cli: RealCli, script: Script) -> None:
     err = interrupt(process)
     assert "interrupted; continue with: treadle resume mine --journal 'my runs.db'" in err
     listed = real_cli("runs", "--json", "-j", "my runs.db").lines
-    assert [(line["run_id"], line["status"]) for line in listed] == [("mine", "unfinished")]
+    assert [(line["run_id"], line["status"], line["stop_reason"]) for line in listed] == [
+        ("mine", "unfinished", "interrupted")
+    ]
+    assert "paused: interrupted" in real_cli("show", "-j", "my runs.db").out
     answered.set()
     resumed = real_cli("resume", "mine", "--journal", "my runs.db", "--quiet")
     assert (resumed.code, resumed.out) == (0, "hello\n"), resumed
@@ -250,3 +254,35 @@ def _wait_for_file(path: Path, process: Started) -> None:
     while not path.exists():
         assert process.poll() is None
         threading.Event().wait(0.01)
+
+
+CONCLUDING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from treadle.cli.jobs.job_command import JobCommand
+from treadle.cli.options.common import ViewOptions
+from treadle.cli.terminal.job_view import NewestFeed
+from treadle.jobs.job import JobEnd
+from treadle.jobs.progress import JobNotice, JobProgress
+
+job = JobCommand("j", JobProgress(wanted=2, kept=1), NewestFeed(JobNotice, str), "treadle again", ViewOptions())
+
+async def work(stop):
+    return JobEnd("stopped")
+
+def conclude(end):
+    if sys.argv[1] == "after":
+        job.report(end, JobProgress(wanted=2, kept=1), Path("x"), "")
+    os.kill(os.getpid(), signal.SIGINT)
+    return 0
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(job.run(work, conclude))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupted_conclusion_of_a_job_says_how_to_go_on(when: str) -> None:
+    done = subprocess.run([sys.executable, "-c", CONCLUDING, when], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == "interrupted; 1 run kept; go on with: treadle again"

@@ -22,6 +22,14 @@ schema persnoa                             | 'persnoa' is not one of 'config', '
 models schema                              | was removed; write: treadle schema config          | 2
 persona schema -x                          | was removed; write: treadle schema persona         | 2
 generate --topic x                         | no such option: --topic; did you mean --set topics.  | 2
+generate --max-cost 3                      | did you mean --set limits.max_cost_usd=VALUE?      | 2
+rollout --max-tokens 3                     | mean --set agent.max_tokens=VALUE or --set limits. | 2
+rollout --limits 3                         | max_cost_usd=VALUE or --set limits.max_tokens=VALUE or | 2
+eval --set limits.max_sample=3             | no such key; known are max_cost_usd, max_tokens, max_seco | 2
+eval --set max_step=3                      | there is no such key; did you mean 'agent.max_steps'? | 2
+import cut.db                              | invalid character (byte 0)); give a file that      | 1
+topics show .                              | cannot read the topics of 'topics.json': No such   | 2
+run hi $M --tools zzz                      | python, mcp:, mock:, openapi:, spin:, memory. Wri  | 2
 eval --max-steps 3                         | did you mean --set agent.max_steps=VALUE?          | 2
 generate --zzz x                           | no such option: --zzz; keys of the configuration ar | 2
 generate --schema                          | no such option: --schema; write: treadle schema gen | 2

@@ -313,7 +313,7 @@ async def test_a_listing_says_where_runs_stand(journal: Journal) -> None:
     assert [(item.status, item.stop_reason) for item in infos.values()] == [
         ("running", None),
         ("finished", "completed"),
-        ("paused", "cancelled"),
+        ("paused", "interrupted"),
     ]
     assert infos["new"].is_driven
     assert infos["over"].events == 2

@@ -44,3 +44,20 @@ def test_deeper_arguments_are_an_error_for_the_model(name: str, text: str) -> No
     assert len(parse(text % nest(MAX_DEPTH), name, [SPEC]).tool_calls) == 1
     (error,) = parse(text % nest(MAX_DEPTH + 1), name, [SPEC]).errors
     assert error.reason.endswith("nested more than 100 levels deep")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llama3_pythonic", "[f(a=%s)]"),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>",
+        ),
+    ],
+)
+def test_values_that_stand_alone_are_as_deep_as_within_arguments(name: str, text: str) -> None:
+    (call,) = parse(text % nest(MAX_DEPTH - 1), name, [SPEC]).tool_calls
+    assert call.arguments == json.loads(nest(MAX_DEPTH))
+    (error,) = parse(text % nest(MAX_DEPTH), name, [SPEC]).errors
+    assert error.reason.endswith("nested more than 100 levels deep")

@@ -98,6 +98,10 @@ def test_a_server_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_says_how_long_runs_in_flight_take() -> None:
+    assert (
+        JobProgress().stopping()
+        == "stopping, as soon as nothing is in flight; press Ctrl-C again to stop now"
+    )
     progress = JobProgress(in_flight=2, seconds=8)
     assert "2 runs in flight will be finished (none has ended yet in 8.0 s); press" in progress.stopping()
     progress.run_seconds = 12.3

@@ -13,9 +13,10 @@ from treadle import JournalError, ScriptedModel, open_journal
 from treadle.agent.agent import Agent
 from treadle.core import events as e
 from treadle.core.errors import UntrustedError
+from treadle.core.events import LEFT
 from treadle.journal.check import Check
 from treadle.journal.listing import facts_of
-from treadle.journal.run_info import LEFT, QUEUE, RunFilter
+from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.journal.tables.table_rows import RUN_COLUMNS, Query, row_checksum, seed_of
 
 GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -154,3 +156,25 @@ def test_a_file_of_an_older_treadle_is_not_brought_up_to_date(path: Path) -> Non
         db.execute("PRAGMA journal_mode=WAL")
     (told,) = read_as_another_user(path)
     assert "was written by an older Treadle" in told
+
+
+FILL = """
+mount -t tmpfs -o size=300k tmpfs "$1" && cp "$2" "$1/runs.db" && {
+    cat /dev/zero >"$1/fill"
+    "$3" -c "$4" "$1/runs.db"
+}
+"""
+HAS_MOUNTS = shutil.which("unshare") is not None and not os.system("unshare -rm true 2>/dev/null")
+
+
+@pytest.mark.skipif(not HAS_MOUNTS, reason="needs the right to mount a disk of its own")
+def test_it_is_read_on_a_full_disk_and_writing_says_why_not(path: Path) -> None:
+    make_run(path, "r")
+    disk = path.parent / "disk"
+    disk.mkdir()
+    script = READ[: READ.index("if os")] + READ[READ.index("try:") :]
+    words = ["unshare", "-rm", "sh", "-c", FILL, "sh", str(disk), str(path), sys.executable, script]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    first, refused = done.stdout.splitlines()
+    assert first == "r completed 6", done
+    assert "is the disk full?" in refused

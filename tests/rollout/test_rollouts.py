@@ -15,7 +15,7 @@ from treadle.core.events import InferenceCompleted
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.export.groups import Group, load_rollout
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
-from treadle.jobs.progress import JobNotice
+from treadle.jobs.progress import JobNotice, SettingsChanged
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
 from treadle.models import RetryModel
@@ -437,6 +437,19 @@ def test_what_would_change_the_plan_is_refused(tmp_path: Path) -> None:
         asyncio.run(make(tmp_path / "other", journal=str(tmp_path / "runs.db")).run())
     result: Result = asyncio.run(make(tmp_path, groups=4).run())
     assert result.progress.resumed == 3
+
+
+def test_a_changed_model_is_told_once_and_applies_to_new_groups(tmp_path: Path) -> None:
+    told: list[list[str]] = []
+    for groups, model in ((1, "oracle"), (2, "oracle:0.5"), (3, "oracle:0.5")):
+        listener = Told()
+        given = {"tasks": TASKS, "groups": groups, "group_size": 2, "model": model, "path": tmp_path}
+        asyncio.run(Rollouts(listener=listener, **given).run())
+        told += [[notice.line() for notice in listener.notices if isinstance(notice, SettingsChanged)]]
+    expected = (
+        'since the last call, model was "oracle" and is now "oracle:0.5"; what is complete stays as it is'
+    )
+    assert told == [[], [expected], []]
 
 
 def test_a_loop_that_ends_at_a_limit_says_why(tmp_path: Path) -> None:

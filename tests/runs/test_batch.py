@@ -174,7 +174,7 @@ async def test_cancelling_ends_all_runs_in_order(times: int) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert journal.runs(RunFilter(is_driven=True)) == []
-    assert {info.stop_reason for info in journal.runs()} == {"cancelled"}
+    assert {info.stop_reason for info in journal.runs()} == {"interrupted"}
     assert len(asyncio.all_tasks()) == 1
 
 

@@ -18,6 +18,8 @@ from typer.core import TyperCommand, TyperGroup
 from treadle.cli.exit import MEANINGS, ExitCode
 from treadle.cli.table import COMMANDS, MOVED, VARIABLE, CommandEntry
 
+_MAX_KEYS = 4
+"""How many keys of a configuration are suggested."""
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -237,10 +239,13 @@ def _suggest(text: str, error: BaseException, context: Any) -> str:
 
     if (name := getattr(error, "option_name", None)) is not None and "No such option" in text:
         options = [option for item in context.command.params for option in (*item.opts, *item.secondary_opts)]
-        hint = did_you_mean(name, options)
+        hint = did_you_mean(name, options, cutoff=0.8)
         if not hint and "--set" in options:
             hint = _suggest_key(name.lstrip("-"), context.command.name)
-        return f"No such option: {name}{hint}"
+            hint = hint or did_you_mean(
+                name, options, "keys of the configuration are given with --set KEY=VALUE"
+            )
+        return f"No such option: {name}{hint or did_you_mean(name, options)}"
     head, found, rest = text.partition("No such command '")
     if found and not head:
         name = rest.partition("'")[0]
@@ -249,20 +254,17 @@ def _suggest(text: str, error: BaseException, context: Any) -> str:
 
 
 def _suggest_key(name: str, command: str) -> str:
-    """Return the end of an error about an option that is perhaps a key of the command's configuration."""
+    """Return the end of an error about an option that is perhaps a key of the command's configuration; empty if it
+    is like none."""
     from treadle.cli.commands.setup import schema_of
-    from treadle.core.registry import find_near
     from treadle.core.texts.mistakes import Keys
 
     keys = Keys(lambda: schema_of(command), {})
-    name, known = name.replace("-", "_"), keys.known(())
-    places = [place for place in keys.sections_with(name) if "*" not in place]
-    if places and name not in known:
-        return f"; did you mean --set {places[0]}.{name}=VALUE?"
-    near = find_near(name, known)
-    if not near:
-        return "; keys of the configuration are given with --set KEY=VALUE"
-    return f"; did you mean --set {'.'.join([near[0], *keys.known((near[0],))[:1]])}=VALUE?"
+    paths = keys.find_paths(name.replace("-", "_"))
+    # A section itself takes no value.
+    wanted = [f"{path}.{key}" for path in paths for key in keys.known(tuple(path.split(".")))] or paths
+    told = " or ".join([f"--set {path}=VALUE" for path in wanted[:_MAX_KEYS]])
+    return f"; did you mean {told}?" if told else ""
 
 
 def _name_value(text: str, error: BaseException) -> str:

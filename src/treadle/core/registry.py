@@ -7,7 +7,7 @@ Nothing is imported before it is loaded by name.
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -32,10 +32,19 @@ _IMPORT = re.compile(r"^    from (\S+) import \w+ as (\w+)$", re.MULTILINE)
 class Registry(Generic[T]):
     """The objects of one kind by name, each imported when it is first loaded."""
 
-    def __init__(self, kind: str, group: str, table: Mapping[str, str], *, old_group: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        table: Mapping[str, str],
+        *,
+        old_group: str = "",
+        hidden: Collection[str] = (),
+    ) -> None:
         """Make a registry of the objects in `table` and in the entry-point group `group`.
 
-        `old_group` is an earlier name of the group, which is still read.
+        `old_group` is an earlier name of the group, which is still read. No error lists the `hidden` names, which
+        are not for people.
 
         `kind` is the noun that error messages use, as in "unknown task set 'flies'". `table` maps a name to
         `module:attribute`. A name in the table takes precedence over an entry point of the same name, and an
@@ -44,6 +53,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self.group = group
         self._old_group = old_group
+        self._hidden = hidden
         self.table = table
         self._loaded: dict[str, T] = {}
 
@@ -87,7 +97,7 @@ class Registry(Generic[T]):
         return {**_read_plugins(self._old_group, tuple(sys.path)), **found} if self._old_group else found
 
     def _unknown(self, name: str) -> ConfigError:
-        known = self.names()
+        known = [other for other in self.names() if other not in self._hidden]
         hint = did_you_mean(name, known) or "."
         return ConfigError(f"unknown {self.kind} {name!r}{hint} Known names: {', '.join(known) or 'none'}")
 
@@ -119,22 +129,23 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, cutoff
 
     If no name is near, or at least as similar as `cutoff`, from 0 to 1, the end is `otherwise`, or "" without it.
     """
-    near = find_near(name, known)
-    if cutoff:
-        from difflib import SequenceMatcher
-
-        near = [item for item in near if SequenceMatcher(None, item, name).ratio() >= cutoff]
+    near = find_near(name, known, cutoff=cutoff)
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
     return otherwise and f"; {otherwise}"
 
 
-def find_near(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three of the `known` names that somebody may have meant with `name`.
+def find_near(name: str, known: Iterable[str], *, cutoff: float = 0.0) -> list[str]:
+    """Return up to three of the `known` names that somebody may have meant with `name`, all of them at least as
+    similar as `cutoff`, from 0 to 1.
 
     They are those with the fewest wrong letters, if these are at most four and a third of the name; else those of
     which one begins with the other; else those with the most words of it.
     """
+    if cutoff:
+        from difflib import SequenceMatcher
+
+        known = [item for item in known if SequenceMatcher(None, item, name).ratio() >= cutoff]
     text = name[:_MAX_CHARS].casefold()
     names = {item: item.casefold() for item in dict.fromkeys(known)}
     most = min(_MAX_CHANGES, max(1, len(text) // 3))

@@ -34,7 +34,7 @@ from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
-from treadle.jobs.config_changes import find_changes
+from treadle.jobs.config_changes import Change, find_changes
 from treadle.jobs.job import LOSSES, Job, JobEnd, JobOptions, JobSettings, open_job
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
 from treadle.jobs.meter import explain_limit
@@ -112,10 +112,10 @@ async def generate(
 
 def _check_continued(
     config: GenerationConfig, options: Continuation, ledger: Ledger, journal: Journal
-) -> None:
-    """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
-    Before there is a topic or a sample, any configuration may follow another, so that a mistake in the first one
-    can be mended. Raises: `ConfigError` that names the changed keys."""
+) -> list[Change]:
+    """Return what has changed since the configuration that the dataset was begun with, and reopen the samples to
+    try again. Before there is a topic or a sample, any configuration may follow another, so that a mistake in the
+    first one can be mended. Raises: `ConfigError` that names the changed keys."""
     known = ledger.get("config")
     changes = [] if known is None else list(find_changes(msgspec.json.decode(known), fingerprint(config)))
     if ledger.get(_MISTAKE):
@@ -135,6 +135,7 @@ def _check_continued(
     ledger.reopen(
         *((ItemStatus.FAILED, ItemStatus.REJECTED) if options.retry_failed else (ItemStatus.FAILED,))
     )
+    return changes
 
 
 def _write_files(folder: DatasetFolder, config: GenerationConfig) -> DatasetView:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.types import StopReason
 from treadle.evals.evaluation_config import ROWS, EvaluationConfig, EvaluationSpec
+from treadle.jobs.config_changes import Change
 from treadle.jobs.job_folder import JobFolder, StoredJob
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
@@ -93,8 +94,9 @@ def read_stored(path: Path) -> StoredEvaluation:
 
 def check_continued(
     config: EvaluationConfig, ledger: Ledger, journal: Journal, *, is_rescored: bool = False
-) -> None:
-    """Check that the folder and the journal belong to `config`, and record the configuration.
+) -> list[Change]:
+    """Check that the folder and the journal belong to `config`, record the configuration, and return what it
+    changes for new samples.
 
     Raises: `ConfigError` that names the keys that have changed.
     """
@@ -110,13 +112,14 @@ def check_continued(
             f"the samples in {str(config.path)!r} were graded with other scorers; give the same ones (--reward), "
             "or grade all samples again with --rescore"
         )
-    folder.check_continued(config, ledger, journal)
+    changes = folder.check_continued(config, ledger, journal)
     ledger.set("rewards", rewards)
     if is_rescored:
         ledger.reopen(ItemStatus.KEPT, is_forgotten=True)
         ledger.set(_RESCORING, "yes")
     # Samples that failed because of the infrastructure are always tried again.
     ledger.reopen(ItemStatus.FAILED, ItemStatus.REJECTED)
+    return changes
 
 
 def is_grading_again(ledger: Ledger) -> bool:

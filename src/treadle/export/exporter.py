@@ -3,7 +3,7 @@
 `Loss` names what a row loses in a format; `find_losses` finds it by comparing the row before and after.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
-from treadle.core.registry import Registry
+from treadle.core.registry import Registry, did_you_mean
 from treadle.core.texts.documents import UNREADABLE
 from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Json, Message, Role, ToolCall
@@ -117,17 +117,18 @@ def _value(call: ToolCall) -> Json:
         return call.arguments
 
 
-def find_unread(raw: Mapping[str, Json], again: Mapping[str, Json], known: Set[str]) -> tuple[str, ...]:
+def find_unread(
+    raw: Mapping[str, Json], again: Mapping[str, Json], row_format: "RowFormat"
+) -> tuple[str, ...]:
     """Return the keys of a row that its format does not read, as texts for people.
 
-    `again` is the row after reading and writing it. `known` are keys that are read and written under another name.
-    Keys within messages are compared too.
+    `again` is the row after reading and writing it. Keys within messages are compared too.
     """
-    found = [
-        f"the key {key!r}"
-        for key, value in raw.items()
-        if key not in again and key not in known and _has(value)
-    ]
+    known = {*again, *row_format.aliases}
+    found = []
+    for key in [key for key, value in raw.items() if key not in known and _has(value)]:
+        near = "" if key in row_format.columns else did_you_mean(key, row_format.columns, cutoff=0.7)
+        found.append(f"the key {key!r}" + (f" ({near[2:]})" if near else ""))
     for key, value in raw.items():
         if key in again and type(value) is type(again[key]):
             kept = {name for name, _ in _pairs(again[key])}

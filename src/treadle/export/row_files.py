@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
+from treadle.core.registry import did_you_mean
 from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json
 from treadle.export.exporter import (
@@ -45,6 +46,18 @@ from treadle.journal.named_files import explain_unread
 PARQUET = ".parquet"
 _WHOLE = re.compile(rb"\s*+(?:\[|\{[ \t\r]*+\n)")
 """The beginning of a file that has one JSON text over several lines."""
+_MESSAGE_KEYS = (
+    "role",
+    "content",
+    "tool_calls",
+    "tool_call_id",
+    "name",
+    "from",
+    "value",
+    "function",
+    "arguments",
+)
+"""Keys within the columns of rows, for suggestions."""
 _MAX_SAMPLED = 100
 """How many rows are read to recognise a file's format."""
 
@@ -125,7 +138,18 @@ def detect_format(path: Path, *, advice: str = "its format must be one of") -> s
                 f"{str(path)!r} has rows of the token format {name!r}, which is not read here; `treadle export` "
                 "writes the runs in other formats"
             )
+    known = {*_MESSAGE_KEYS, *[key for found in loaded.values() for key in found.columns]}
+    hints = [f"{key!r}{did_you_mean(key, known, cutoff=0.7)}" for key in _keys_in(sample[0]) - known]
+    if wrong := ", ".join(sorted(hint for hint in hints if hint.endswith("?"))):
+        raise ConfigError(f"{str(path)!r} is in no known format: its first row has the key {wrong}")
     raise ConfigError(f"{str(path)!r} is in no known format; {advice} {', '.join(FORMATS.names())}")
+
+
+def _keys_in(value: Json) -> set[str]:
+    """Return the keys of an object, of the objects in it, and of those in lists."""
+    if isinstance(value, list):
+        return set().union(*map(_keys_in, value))
+    return {*value}.union(*map(_keys_in, value.values())) if isinstance(value, dict) else set()
 
 
 def _fits(row_format: RowFormat, raw: dict[str, Json]) -> bool:
@@ -284,7 +308,7 @@ class RowConversion:
             try:
                 row = read_row(raw, self.from_)
                 again = self._rewrite(row)
-                unread = () if again is None else find_unread(raw, again, self.from_.aliases)
+                unread = () if again is None else find_unread(raw, again, self.from_)
                 row = self._options.change(row)
                 back = read_row(_decode(self._encode(row), self.to.has_own_files), self.to)
             except ExportError as error:

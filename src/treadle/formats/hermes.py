@@ -1,5 +1,6 @@
 """The format of Hermes 2 to 4, Qwen 2.5 and 3, QwQ and Granite 4: one JSON object in each `<tool_call>`."""
 
+from treadle.core.texts.json_text import is_deep
 from treadle.core.types import Json
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.elements import find_elements, read_function
@@ -33,6 +34,8 @@ class Hermes(TaggedFormat):
         try:
             wanted = to_call(read[1], text[begin : read[0]])
         except NoCall:
+            return None
+        if is_deep(wanted.text):
             return None
         said = text[:start].removesuffix("\n")
         call = ParsedCall(wanted.name, wanted.arguments, text[start:], wanted.text, wanted.call_id, start)

@@ -8,7 +8,7 @@ records each outcome. A new job over the same ledger continues where the last on
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, ProviderError, RateLimitError, UserCodeError
+from treadle.jobs.config_changes import Change
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.meter import JobMeter, open_meter
-from treadle.jobs.progress import JobListener, JobNotice, JobProgress, ServerFailed
+from treadle.jobs.progress import JobListener, JobNotice, JobProgress, ServerFailed, SettingsChanged
 from treadle.jobs.sections import LimitSection
 from treadle.jobs.slots import Expected, Slots
 from treadle.journal.protocol import Journal
@@ -445,13 +446,13 @@ def open_job(
     runs_of: Callable[[PlannedItem], RunFilter],
     *,
     others: RunFilter | None = None,
-    check: Callable[[Ledger, Journal], None] = lambda ledger, journal: None,
+    check: Callable[[Ledger, Journal], Sequence[Change]] = lambda ledger, journal: (),
 ) -> Job[Any, P]:
     """Open a job, or continue it if it was interrupted; `stack` closes it.
 
     `runs_of` finds the runs of an item, and `others` are the runs that belong to no item: what they have used
-    counts for the limits. `check` is called first, and may refuse to continue. Raises: `ConfigError` if another
-    process works on the job; `JournalError`.
+    counts for the limits. `check` is called first, and may refuse to continue; the listener is told of the changes
+    that it returns. Raises: `ConfigError` if another process works on the job; `JournalError`.
     """
     ledger = stack.enter_context(Ledger(options.ledger))
     if ledger.last_number and isinstance(options.journal, Path) and not options.journal.exists():
@@ -463,7 +464,7 @@ def open_job(
         )
     ledger.open_files(options.files)
     journal = stack.enter_context(closing(open_journal(options.journal, packs=True)))
-    check(ledger, journal)
+    changes = check(ledger, journal)
     meter = open_meter(options.limits, ledger, journal, runs_of, others)
     workers = options.workers
     if isinstance(workers, str):
@@ -485,6 +486,8 @@ def open_job(
         job.suspects = find_suspects(ledger, journal, runs_of)
     stack.push(_forget_mistakes)
     stack.push_async_callback(job.close)
+    if changes:
+        job.tell(SettingsChanged(changes=tuple(map(str, changes))))
     return job
 
 

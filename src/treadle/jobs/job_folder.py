@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.texts.masking import MASK, hide_password
-from treadle.jobs.config_changes import find_changes, hide_toolset
+from treadle.jobs.config_changes import Change, find_changes, hide_toolset
 from treadle.jobs.job import JobOptions
 from treadle.jobs.ledger import Ledger
 from treadle.jobs.progress import JobListener
@@ -63,6 +63,8 @@ class JobFolder(Struct, Generic[C], frozen=True):
     """The type of the configuration."""
     FIXED: ClassVar[Collection[str]]
     """The keys that cannot change when a job is continued: its runs, and what they are about, follow from them."""
+    FOLLOWED: ClassVar[Collection[str]] = ()
+    """The keys that new items follow if they change. People are told of such a change."""
 
     @property
     def ledger(self) -> Path:
@@ -135,8 +137,9 @@ class JobFolder(Struct, Generic[C], frozen=True):
             return False
         return ledger.drop_plan()
 
-    def check_continued(self, config: C, ledger: Ledger, journal: Journal) -> bool:
-        """Check that the folder and the journal belong to `config`, record it, and return whether the job is new.
+    def check_continued(self, config: C, ledger: Ledger, journal: Journal) -> list[Change]:
+        """Check that the folder and the journal belong to `config`, record it, and return what it changes for new
+        items.
 
         Raises: `ConfigError` that names the keys that have changed.
         """
@@ -159,10 +162,11 @@ class JobFolder(Struct, Generic[C], frozen=True):
                 f"the work in {str(config.path)!r} was begun with another configuration: {changed}. "
                 "Give the same values, or another folder (--out)"
             )
-        settings = public.model_dump_json()
+        settings, last = public.model_dump_json(), None if is_new else ledger.get("settings")
         facts = {"config": msgspec.json.encode(described).decode(), "settings": settings}
         ledger.keep({**facts, self.SEAL: make_seal(self.SEAL, settings)})
-        return is_new
+        old, new = [msgspec.json.decode(text) for text in (last or settings, settings)]
+        return [change for key in self.FOLLOWED for change in find_changes(old.get(key), new[key], key)]
 
     def check_tasks(
         self, ledger: Ledger, tasks: Sequence[str], others: Iterable[str] = (), rows: Iterable[str] = ()

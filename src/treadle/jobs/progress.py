@@ -69,6 +69,16 @@ class ServerFailed(JobNotice, frozen=True, tag="server_failed"):
         return self.error
 
 
+class SettingsChanged(JobNotice, frozen=True, tag="settings_changed"):
+    """A job goes on with other settings than before, which its new items follow."""
+
+    changes: tuple[str, ...]
+    """What each of them was, and what it is now."""
+
+    def line(self) -> str:
+        return f"since the last call, {'; '.join(self.changes)}; what is complete stays as it is"
+
+
 class JobProgress(Struct, kw_only=True):
     """The counts of a job, changed in place."""
 
@@ -119,7 +129,9 @@ class JobProgress(Struct, kw_only=True):
         """Return the text that says what the first Ctrl-C does."""
         flight = f"{self.in_flight:,} {self.WORDS.in_flight}{'' if self.in_flight == 1 else 's'}"
         if is_short:
-            return f"finishing {flight}; Ctrl-C: stop now"
+            return f"finishing {flight if self.in_flight else 'the rest'}; Ctrl-C: stop now"
+        if not self.in_flight:
+            return "stopping, as soon as nothing is in flight; press Ctrl-C again to stop now"
         return f"stopping: {flight} in flight will be finished{self.lasts}; press Ctrl-C again to stop now"
 
     @property

@@ -6,11 +6,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import JournalError
-from treadle.core.events import digests_of
+from treadle.core.events import LEFT, digests_of
 from treadle.core.types import StopReason
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import DAMAGED, LEFT, RunFilter
+from treadle.journal.run_info import DAMAGED, RunFilter
 
 
 class Checked(Struct, frozen=True):

@@ -13,8 +13,8 @@ from treadle.core.prompts.estimates import CHARS_PER_TOKEN, count_chars, guess_o
 from treadle.core.state import Status, fold
 from treadle.core.tally import Charge, charge_of
 from treadle.core.turns import TurnFold, find_handlers
-from treadle.core.types import Delivery, Message, StopReason, Usage
-from treadle.journal.run_info import CALLER, LEFT, RunInfo, queue_of
+from treadle.core.types import Delivery, Message, Usage
+from treadle.journal.run_info import CALLER, RunInfo
 
 _RUNNING, _PAUSED, _FINISHED = str(Status.RUNNING), str(Status.PAUSED), str(Status.FINISHED)
 _SHOWN_CHARS = 200
@@ -198,9 +198,7 @@ class Facts(TurnFold, kw_only=True, gc=False):
         self.fault = None if body.fault is None else str(body.fault)
 
     def on_run_paused(self, body: e.RunPaused) -> bool:
-        # A run in a queue that nobody has cancelled was left by a process that has stopped, and goes on elsewhere.
-        is_left = body.reason == StopReason.CANCELLED and body.inbox is None and queue_of(self.labels)
-        self.status, self.stop_reason, self.ended_at = _PAUSED, LEFT if is_left else body.reason, body.at
+        self.status, self.stop_reason, self.ended_at = _PAUSED, body.cause, body.at
         return super().on_run_paused(body)
 
     def on_run_resumed(self, body: e.RunResumed) -> bool:

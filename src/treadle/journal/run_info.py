@@ -35,8 +35,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """`running`, `paused` or `finished`. A run whose process died stays `running` until it is resumed. `damaged`
     if the store cannot read these facts; then `error` says why, and the other fields are empty."""
     stop_reason: str | None = None
-    """Why the run is finished (a `StopReason`), or why it is paused: `RunPaused.reason`, or `interrupted` if the
-    process that drove it has stopped, and the next one goes on with it."""
+    """Why the run is finished (a `StopReason`), or why it is paused: `RunPaused.cause`."""
     fault: str | None = None
     """The party responsible for the failure of the last turn; `None` if it did not fail."""
     error: str | None = None
@@ -120,8 +119,6 @@ def make_title(text: str) -> str:
     return f"{head[:cut] if cut > _TITLE_CHARS // 2 else head}…"
 
 
-LEFT = "interrupted"
-"""The stop reason of a run that waits for the next process of its queue."""
 DAMAGED = "damaged"
 """The status of a run whose facts cannot be read."""
 

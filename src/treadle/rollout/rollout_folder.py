@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from treadle.export.groups import Group
+from treadle.jobs.config_changes import Change
 from treadle.jobs.job import LOSSES
 from treadle.jobs.job_folder import JobFolder, StoredJob
 from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
@@ -24,6 +25,7 @@ class RolloutFolder(JobFolder[RolloutConfig], frozen=True):
     COMMAND = "treadle rollout"
     CONFIG = RolloutConfig
     FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
+    FOLLOWED = ("model", "command", "agent", "rewards")
 
     @property
     def groups(self) -> Path:
@@ -72,15 +74,17 @@ def rebuild(config: RolloutConfig, journal: Journal, entry: LedgerEntry) -> Grou
 
 def check_continued(
     config: RolloutConfig, ledger: Ledger, journal: Journal, *, retry_failed: bool = False
-) -> None:
-    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
+) -> list[Change]:
+    """Check that the folder and the journal belong to the rollouts of `config`, record the configuration, and
+    return what it changes for new rollouts.
 
     With `retry_failed`, the groups that were dropped are made again, with other seeds.
     Raises: `ConfigError` that names the keys that have changed.
     """
-    RolloutFolder(config.path).check_continued(config, ledger, journal)
+    changes = RolloutFolder(config.path).check_continued(config, ledger, journal)
     # Groups that failed because of the infrastructure are always tried again.
     ledger.reopen(ItemStatus.FAILED)
     if retry_failed:
         ledger.set(LOSSES, "{}")
         ledger.renew(ItemStatus.REJECTED, lambda spec: {**spec, "attempt": spec.get("attempt", 1) + 1})
+    return changes

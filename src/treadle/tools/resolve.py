@@ -24,6 +24,11 @@ from treadle.tools.toolset_parts import (
     without_secrets,
 )
 
+_OF_TREADLE = (
+    *("client", "client-mcp", "file_search", "shop", "corpus"),
+    *("harbor-shell:", "bfcl-tools:", "conversation-tools:", "tau-tools:"),
+)
+"""Toolsets that tasks and `treadle serve` give to runs by themselves."""
 TOOLSETS: Registry[Any] = Registry(
     "toolset",
     "treadle.tools",
@@ -41,6 +46,7 @@ TOOLSETS: Registry[Any] = Registry(
         "openapi:": "treadle.tools.openapi.operations:openapi",
         "spin:": "treadle.tools.spin:spin",
     },
+    hidden=_OF_TREADLE,
 )
 """Functions and classes that make toolsets. They are called with the settings of a part as keyword arguments.
 

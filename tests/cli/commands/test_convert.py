@@ -158,3 +158,14 @@ def test_forks_of_a_dataset_become_pairs(cli: Cli) -> None:
     assert (done.code, done.err) == (0, "1 pair written to 'pairs.jsonl'\n"), done
     (pair,) = [json.loads(line) for line in (cli.folder / "pairs.jsonl").read_text().splitlines()]
     assert (pair["chosen"][0]["content"], pair["rejected"][0]["content"]) == ("good", "bad")
+
+
+def test_a_misspelt_key_of_a_row_is_told(cli: Cli) -> None:
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    cli.write("a.jsonl", json.dumps({"mesages": said}) + "\n")
+    refused = cli("dataset", "convert", "a.jsonl", "--format", "trl", "-o", "-")
+    assert refused.code == 2
+    assert "its first row has the key 'mesages'; did you mean 'messages'?" in refused.err
+    cli.write("b.jsonl", json.dumps({"messages": said, "tool": [{"name": "f"}]}) + "\n")
+    done = cli("dataset", "convert", "b.jsonl", "--format", "trl", "-o", "-")
+    assert "1 row lost the key 'tool' (did you mean 'tools'?), which is not read from openai" in done.err

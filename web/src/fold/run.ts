@@ -476,8 +476,8 @@ export class RunFold {
 
   private pauseRun(event: RunEvent): void {
     this.state = "paused";
-    // A pause that nobody has asked for is that of a server or worker which has stopped, and another one goes on.
-    const isLeft = event.reason === "cancelled" && event.inbox == null && this.labels.has("treadle.queue");
+    // A pause that nobody has asked for: the process that drove the run was stopped.
+    const isLeft = event.reason === "cancelled" && event.inbox == null;
     this.pausedFor = isLeft ? "interrupted" : event.reason ?? "";
     const isClosed = event.reason === "closed";
     this.pause = this.note(event, isClosed ? "Left open" : `Paused: ${this.pausedFor}`, event.remark ?? "", isClosed ? "" : "warn");

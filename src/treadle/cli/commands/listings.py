@@ -28,6 +28,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.cli.terminal.printed_tables import make_table, print_table
 from treadle.core.errors import ConfigError, JournalError
+from treadle.core.events import LEFT
 from treadle.core.tally import Tally
 from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import Journal
@@ -129,8 +130,8 @@ def _run_line(info: RunInfo) -> dict[str, Json]:
 
 
 def _stop_reason_of(info: RunInfo) -> str | None:
-    """Return why a run has ended, or that somebody cancelled it and nothing else is waited for."""
-    is_shown = info.status == "finished" or info.stop_reason == StopReason.CANCELLED
+    """Return why a run has ended, or that it was stopped and waits for nothing else."""
+    is_shown = info.status == "finished" or info.stop_reason in (StopReason.CANCELLED, LEFT)
     return info.stop_reason if is_shown and not info.is_driven else None
 
 

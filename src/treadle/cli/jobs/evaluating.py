@@ -25,7 +25,14 @@ from treadle.cli.terminal.printed_tables import make_table, print_table
 from treadle.core.errors import ConfigError
 from treadle.core.texts.masking import hide_password
 from treadle.core.types import Json
-from treadle.evals.evaluation import EvaluationProgress, SampleGraded, evaluate, find_samples, make_plan
+from treadle.evals.evaluation import (
+    Evaluated,
+    EvaluationProgress,
+    SampleGraded,
+    evaluate,
+    find_samples,
+    make_plan,
+)
 from treadle.evals.evaluation_config import READER
 from treadle.evals.evaluation_reports import (
     find_gaps,
@@ -58,12 +65,16 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     make = partial(
         evaluate, config, is_rescored=is_rescored, workers=workers, listener=job.listen, progress=progress
     )
-    result = job.run(lambda stop: make(stop=stop, make_page=_make_page))
-    if result is None:
-        return ExitCode.INTERRUPTED
+    return job.run(
+        lambda stop: make(stop=stop, make_page=_make_page), partial(_conclude, job, config.journal)
+    )
+
+
+def _conclude(job: JobCommand, address: str | None, result: Evaluated) -> int:
+    """Print what became of the evaluation, whose journal has the `address`, and return the exit code."""
     advice = "some samples have no grade; see the reasons above"
     code = job.report(result.end, result.progress, result.folder.path, advice)
-    if not shown.is_json:
+    if not job.shown.is_json:
         print_results(result.results)
     else:
         found = result.results
@@ -72,7 +83,7 @@ def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions, *, is_r
     code = _tell_reports(result.reports) or code
     if job.says_more:
         folder = str(result.folder.path)
-        print_note(f"journal: {hide_password(config.journal or str(result.folder.journal))}")
+        print_note(f"journal: {hide_password(address or str(result.folder.journal))}")
         print_note(f"look at the samples: {write_command('view', folder)}")
     return code
 

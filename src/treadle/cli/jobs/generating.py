@@ -4,6 +4,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import check_plan, load_config
 from treadle.datagen.config.roles import try_models
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.generation import Continuation
+from treadle.datagen.generation import Continuation, GenerationResult
 from treadle.datagen.generation import generate as generate_dataset
 from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded, SampleStep
 from treadle.datagen.topics.topic_files import load_topics
@@ -119,11 +120,14 @@ def run(
     job = JobCommand(
         config.name, GenerationProgress(), SampleFeed(), changes.command("generate", path), shown
     )
-    result = job.run(
-        lambda stop: generate_dataset(config, folder, listener=job.listen, stop=stop, options=options)
+    return job.run(
+        lambda stop: generate_dataset(config, folder, listener=job.listen, stop=stop, options=options),
+        partial(_conclude, job, folder),
     )
-    if result is None:
-        return ExitCode.INTERRUPTED
+
+
+def _conclude(job: JobCommand, folder: DatasetFolder, result: GenerationResult) -> int:
+    """Write the report, print what became of the generation, and return the exit code."""
     where, stats = str(folder.path), write_command("dataset", "stats", str(folder.path))
     too_many = (
         f"too many samples were rejected; see the reasons with `{stats}`, try them again with --retry-failed, "
@@ -132,7 +136,7 @@ def run(
     code = job.report(result.end, result.progress, folder.path, too_many)
     if is_built():
         write_page(result.view, folder.report)
-    if not shown.is_quiet:
+    if not job.shown.is_quiet:
         for note in result.view.notes:
             print_note(note.rstrip("."))
     if job.says_more and result.progress.kept:

@@ -1,6 +1,7 @@
 """The work of a command on a job, which can be continued: from its view to its exit code."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -170,18 +171,21 @@ class JobCommand:
         self._progress = progress
         self._view.on_notice(notice, progress)
 
-    def run(self, start: Callable[[asyncio.Event], Coroutine[Any, Any, R]]) -> R | None:
-        """Return the result of the coroutine that `start` returns, which has `listen` as its listener; `None` if it
-        was interrupted."""
+    def run(
+        self, start: Callable[[asyncio.Event], Coroutine[Any, Any, R]], conclude: Callable[[R], int]
+    ) -> int:
+        """Work until the coroutine that `start` returns is done, which has `listen` as its listener, and return the
+        exit code that `conclude` makes of its result. Ctrl-C at any moment of this says how to go on."""
         view = self._view
         try:
-            return execute_until_stopped(start, lambda: view.on_stop(self._progress))
+            return conclude(execute_until_stopped(start, lambda: view.on_stop(self._progress)))
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends in any case
             view.close()
             words = self._progress.WORDS
             done = f"{write_count(self._progress.kept, words.noun)} {words.kept}"
             print_interrupted(f"; {done}; go on with: {self.again}")
-            return None
+            return ExitCode.INTERRUPTED
         except BaseException:
             view.close()
             raise

@@ -63,7 +63,10 @@ def import_file(journal: Journal, path: str) -> "Imported":
     except OSError as error:
         raise explain_unread("", path, error) from error
     except JournalError as error:
-        raise type(error)(f"{path}: {error}") from error
+        advice = (
+            "; give a file that `treadle export --format journal` wrote" if "not a line" in str(error) else ""
+        )
+        raise type(error)(f"{path}: {error}{advice}") from error
     if not found.added and not found.known:
         raise ConfigError(f"{path!r} is empty; give a file that `treadle export --format journal` wrote")
     return found

@@ -1,5 +1,6 @@
 """The work of `treadle rollout`: applies the options to the configuration, and makes the rollouts."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from treadle.core.texts.masking import hide_password
 from treadle.core.types import Json
 from treadle.rollout.rollout_config import READER
 from treadle.rollout.rollout_progress import GroupEnded
-from treadle.rollout.rollouts import Rollouts
+from treadle.rollout.rollouts import RolloutResult, Rollouts
 from treadle.runs.task import find_tasks
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ def run(
         changes.command("rollout", path),
         shown,
     )
-    result = job.run(rollouts.run)
-    if result is None:
-        return ExitCode.INTERRUPTED
+    return job.run(rollouts.run, partial(_conclude, job, config.journal))
+
+
+def _conclude(job: JobCommand, address: str | None, result: RolloutResult) -> int:
+    """Print what became of the rollouts, whose journal has the `address`, and return the exit code."""
     folder = result.folder
     too_many = (
         "too many groups were dropped; see the reasons above, try them again with --retry-failed, or raise "
@@ -71,7 +74,7 @@ def run(
         print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
         code = ExitCode.FAILED
     if job.says_more and result.progress.delivered:
-        journal = hide_password(config.journal or str(folder.journal))
+        journal = hide_password(address or str(folder.journal))
         print_note(f"groups: {folder.groups}   journal: {journal}")
         print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
     return code

@@ -22,7 +22,7 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.types import Json
-from treadle.jobs.progress import JobNotice, JobProgress, ServerFailed
+from treadle.jobs.progress import JobNotice, JobProgress, ServerFailed, SettingsChanged
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -165,6 +165,8 @@ class JobBoard(Drawing, JobView):
             self._early = notice.line() or notice.describe() or self._early
             self._bar = notice.share()
         self._early = self._early or ""
+        if isinstance(notice, SettingsChanged):
+            print_note(notice.line())  # above the view
         if isinstance(notice, ServerFailed):
             self._failure = notice.line(), progress.kept
         self._feed.note(notice)

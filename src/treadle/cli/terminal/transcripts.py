@@ -277,7 +277,7 @@ class _RunPrinter(EventPrinter):
                 self.say(f"-- remark: {clean(body.remark)}", "magenta")
         elif isinstance(body, e.RunPaused):
             remark = f" ({clean(body.remark)})" if body.remark else ""
-            self.say(f"-- paused: {body.reason}{remark}", "magenta")
+            self.say(f"-- paused: {body.cause}{remark}", "magenta")
         elif isinstance(body, e.RunResumed):
             self.say("-- resumed" if self._is_paused else "-- interrupted here, and resumed", "magenta")
         elif isinstance(body, e.Rewarded):

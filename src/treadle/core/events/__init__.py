@@ -35,6 +35,7 @@ from treadle.core.events.codec import encode_lines as encode_lines
 from treadle.core.events.inference import InferenceCompleted as InferenceCompleted
 from treadle.core.events.inference import InferenceFailed as InferenceFailed
 from treadle.core.events.inference import InferenceStarted as InferenceStarted
+from treadle.core.events.run import LEFT as LEFT
 from treadle.core.events.run import SET_ASIDE as SET_ASIDE
 from treadle.core.events.run import Noted as Noted
 from treadle.core.events.run import Rewarded as Rewarded

@@ -187,7 +187,9 @@ def decode_line(line: bytes) -> Event:
         head = _line.decode(line)
         fields: dict[str, msgspec.Raw] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except UNREADABLE as error:
-        raise JournalError(f"not a line of a Treadle journal ({error}): {line[:80]!r}") from error
+        begin = line[:80].decode(errors="replace")
+        shown = f": {begin!r}" if begin.isprintable() and "\ufffd" not in begin else ""
+        raise JournalError(f"not a line of a Treadle journal ({error}){shown}") from error
     raw = _encoder.encode({name: value for name, value in fields.items() if name not in ("run_id", "seq")})
     return Event(head.run_id, head.seq, decode_body(raw), raw)
 

@@ -91,6 +91,8 @@ def read_version_1(started: RunStarted) -> AgentSpec:
 
 SET_ASIDE = "set_aside"
 """The reason for the pause of a run whose drivers died again and again. It waits until somebody resumes it."""
+LEFT = "interrupted"
+"""What lists say of a run that nobody has cancelled: the process that drove it was stopped."""
 
 
 class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
@@ -102,6 +104,11 @@ class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
     """What was said by somebody who cancelled the run, or why it was set aside; `None` if nothing was said."""
     call_ids: tuple[str, ...] = ()
     """The calls of external tools whose results the run waits for."""
+
+    @property
+    def cause(self) -> str:
+        """The reason, as people are told it: `LEFT` if the run is cancelled, and no message has cancelled it."""
+        return LEFT if self.reason == StopReason.CANCELLED and self.inbox is None else self.reason
 
 
 class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from treadle.core.registry import did_you_mean, name_known
+from treadle.core.registry import did_you_mean, find_near, name_known
 from treadle.core.texts.places import KeyPath, Problem
 from treadle.core.types import Json
 
 _SECRETS = ("api_key", "key", "token", "secret", "password")
 _NAME = re.compile(r"'([^']*)'")
 _MAX_FAULTS = 200
+_SIMILAR = 0.7
+"""How similar to a key, from 0 to 1, the keys are that are suggested for it."""
 
 
 class Keys:
@@ -44,6 +46,13 @@ class Keys:
     def sections_with(self, key: str) -> list[str]:
         """Return the sections that have `key`, with dots between their keys."""
         return [".".join(map(str, path)) for path in self._sections if path and key in self.known(path)]
+
+    def find_paths(self, key: str) -> list[str]:
+        """Return the keys of any section that `key` probably means, with dots between their parts."""
+        sections = [path for path in self._sections if "*" not in path]
+        paths = {".".join(map(str, (*path, name))): name for path in sections for name in self.known(path)}
+        near = [key] if key in paths.values() else find_near(key, paths.values(), cutoff=_SIMILAR)
+        return [path for path, name in paths.items() if name in near]
 
     def explain(self, faults: Sequence[Any], value: Json) -> list[Problem]:
         """Return a problem for each mistake in `value`. `faults` is what pydantic's `ValidationError.errors`
@@ -86,10 +95,12 @@ class Keys:
             return f"keys do not belong in a file{advice}"
         known = self.known(section)
         elsewhere = [name for name in self.sections_with(key) if name != ".".join(map(str, section))]
-        hint = did_you_mean(key, known, cutoff=0.7)
+        hint = did_you_mean(key, known, cutoff=_SIMILAR)
         if not hint and elsewhere:
             hint = f"; there is such a key in {' and in '.join(map(repr, elsewhere))}"
-        return f"there is no such key{hint or did_you_mean(key, known, 'known are ' + ', '.join(known))}"
+        if not hint and (paths := self.find_paths(key)):
+            hint = f"; did you mean {' or '.join(map(repr, paths[:3]))}?"
+        return f"there is no such key{hint or '; known are ' + ', '.join(known)}"
 
     def _path_in(self, value: Any, location: Sequence[str | int]) -> tuple[KeyPath, bool]:
         """Return the path of the fault in the file, and whether the value at this path can have several forms. If

@@ -44,11 +44,17 @@ class _Document(TopicGraph, kw_only=True, omit_defaults=True):
     treadle_topics: int
 
 
+TOPICS = "topics.json"
+"""The name of the file in the folder of a dataset."""
+
+
 def read_topics(path: Path | str) -> TopicFile:
-    """Return the content of a file in any of the formats.
+    """Return the content of a file in any of the formats, or of the one in the folder of a dataset.
 
     Raises: `ConfigError` if the file cannot be read or is damaged, with the line.
     """
+    if Path(path).is_dir():
+        path = Path(path) / TOPICS
     return parse_topics(read_named("the topics of ", path), str(path))
 
 

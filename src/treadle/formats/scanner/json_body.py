@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from treadle.core.texts.json_text import MAX_DEPTH, is_deep
+from treadle.core.texts.json_text import MAX_DEPTH
 from treadle.core.types import Json
 
 _WORDS = re.compile(r"[ \t\r\n0-9+\-.:,truefalsnE]*+")
@@ -227,14 +227,7 @@ def read_arguments(body: str, name: str | None = None, value: Json = None) -> tu
         raise NoCall(f"the arguments are not valid JSON: {error}", name) from None
     if not isinstance(value, dict):
         raise NoCall(f"the arguments are not an object but {_kind(value)}", name)
-    return value, _check_depth(text, name)
-
-
-def _check_depth(text: str, name: str | None) -> str:
-    """Return the text of arguments. Raises: `NoCall` if they are nested too deeply, without what is around them."""
-    if is_deep(text):
-        raise NoCall(f"the arguments are not valid JSON: {_DEEP.format(MAX_DEPTH)}", name)
-    return text
+    return value, text
 
 
 def to_call(value: Json, body: str) -> Wanted:
@@ -244,7 +237,7 @@ def to_call(value: Json, body: str) -> Wanted:
         if name and type(arguments) is dict:
             # The object has only two fields, so the arguments are the rest of its text.
             text = body[head.end() : body.rindex("}")].strip(_SPACE)
-            return Wanted(name, arguments, _check_depth(text, name))
+            return Wanted(name, arguments, text)
     if not isinstance(value, dict):
         raise NoCall(f"a call must be an object, but this is {_kind(value)}")
     inner = value.get("function")

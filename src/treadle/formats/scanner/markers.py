@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from treadle.core.texts.json_text import MAX_DEPTH, is_deep
 from treadle.core.types import Json
 from treadle.formats.scanner.json_body import (
     AROUND,
@@ -116,7 +117,12 @@ class Reader:
             raise BadValue(str(error), end) from None
 
     def add_call(self, wanted: Wanted, start: int, end: int) -> None:
-        """Add a call whose text is between `start` and `end`."""
+        """Add a call whose text is between `start` and `end`; an error if its arguments are nested too deeply.
+        Raises: `TooManyErrors`."""
+        if is_deep(wanted.text):
+            reason = f"the arguments are nested more than {MAX_DEPTH} levels deep"
+            self.add_error(reason, start, end, wanted.name)
+            return
         self.content.end_piece()
         raw = self.text[start:end]
         call = ParsedCall(

@@ -1,6 +1,7 @@
 """Texts for SQLite's errors, by their codes."""
 
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _LOCKED = (
     "the journal {name!r} has been locked by another process for over 30 s ({text}); "
     "if that process is stopped, continue or end it"
 )
+_PAGE_BYTES = 4096
 _FAILED = "the journal {name!r} failed: {text}"
 
 _MESSAGES = {
@@ -40,7 +42,18 @@ _MESSAGES = {
 
 def explain(error: Exception, path: Path) -> JournalError:
     """Return a `JournalError` that says what failed and what to do."""
-    return JournalError(_MESSAGES.get(_code_of(error), _FAILED).format(name=str(path), text=error))
+    message = _MESSAGES.get(_code_of(error), _FAILED)
+    if message is _READ_ONLY and _is_full(path):  # it was opened for reading only
+        message = _FULL
+    return JournalError(message.format(name=str(path), text=error))
+
+
+def _is_full(path: Path) -> bool:
+    """Return True if the disk of `path` has no room for one more page of a file."""
+    try:
+        return shutil.disk_usage(path.absolute().parent).free < _PAGE_BYTES
+    except OSError:
+        return False
 
 
 def write_waiting(path: Path, seconds: float) -> str:

@@ -20,8 +20,8 @@ page for every run or two, and every commit would write as many pages as runs ar
 
 The checksums are explained in `checks`. Rows that version 3 or an older one wrote have no checksum.
 
-If nothing can be written in the file's place, such as read-only media or another user's folder, the connection only
-reads.
+If nothing can be written in the file's place, such as a full disk, read-only media or another user's folder, the
+connection only reads.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from treadle.journal.protocol import APPLICATION_ID
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 from treadle.journal.tables.table_rows import read_migrations
 
-_CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+_CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 def is_refused(error: Exception, path: Path) -> bool:
