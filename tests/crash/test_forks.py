@@ -6,13 +6,13 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
 from tests.conftest import IS_FULL
+from tests.forks.process import FORKS, ROOT
 
 import treadle
 
@@ -314,15 +314,16 @@ print(json.dumps(codes))
 @pytest.mark.parametrize("script", [WRITING, LOCKED, EVERYTHING], ids=["writing", "locked", "everything"])
 def test_forked_children_end_and_leave_the_parents_things_alone(tmp_path: Path, script: str) -> None:
     path, forks = tmp_path / "runs.db", 120 if IS_FULL else 3
-    command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(path), str(forks)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, errors = process.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGUSR1)  # it says where it hangs
-            time.sleep(1)
-            process.kill()
-            out, errors = process.communicate()
+    code = PREAMBLE + textwrap.dedent(script)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = FORKS.start("-c", code, str(path), str(forks), cwd=ROOT, **pipes)
+    try:
+        out, errors = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGUSR1)  # it says where it hangs
+        time.sleep(1)
+        process.kill()
+        out, errors = process.communicate()
     assert process.returncode == 0, errors
     assert set(json.loads(out)) == {0}, errors
     if script is LOCKED:

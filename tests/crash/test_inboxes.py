@@ -65,13 +65,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Pat
 
 
 def test_killed_at_boundaries_while_messages_arrive(place: Callable[[str], Path]) -> None:
-    """The short form tests every fifteenth boundary, and few of PostgreSQL; the full form tests every one."""
+    """The short form tests every 29th boundary, and few of PostgreSQL; the full form tests every one."""
     path = place("dry.db")
     assert drive(path, None) == 0
     check(path)
     total = int(path.with_suffix(".count").read_text())
     assert total >= 60
-    short = 15 if address_of(path) is path else 41
+    short = 29 if address_of(path) is path else 41
     for point in range(1, total, 1 if IS_FULL else short):
         path = place(f"{point}.db")
         # How many boundaries there are before the end depends on when messages arrive.

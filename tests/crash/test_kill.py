@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,22 +46,6 @@ CASES = [
     for listens in (False, True)
     if name not in SESSIONS and not (name in SLOW and listens)
 ]
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Run `work` in a forked process, and return its wait status."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitpid(pid, 0)[1]
 
 
 # A fork of this process could not use tools with threads of their own that other tests have used in it.
@@ -149,6 +131,7 @@ def check_end(
     answered = {body.question_id for body in bodies_after_kill if isinstance(body, QuestionAnswered)}
     assert not answered & set(witnessed(path, "put")[put_until:]), "a question with an answer was put again"
     check_children(path)
+    check_replays(path)
     end = read(path)
     told = [body.question_id for body in end if isinstance(body, QuestionAnswered) and not body.is_withdrawn]
     assert len(told) == len(set(told)), "a question was answered twice"
@@ -157,6 +140,14 @@ def check_end(
     assert [blur(message) for message in state.transcript] == [
         blur(message, like) for message, like in zip(expected, state.transcript, strict=True)
     ]
+
+
+def check_replays(path: Path) -> None:
+    """Check that the run, and each run of an agent that it called, is replayed exactly."""
+    with open_journal(address_of(path)) as journal:
+        for info in journal.runs():
+            found = asyncio.run(Agent(ScriptedModel([]), journal=journal).replay(info.run_id))
+            assert found.is_exact, found.divergence
 
 
 def check_children(path: Path) -> None:
@@ -287,23 +278,6 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
     assert asked >= (3 if IS_FULL else 1)
 
 
-@pytest.mark.sets(2)
-@pytest.mark.parametrize("name", ["parallel", "asking", "parked", "marked"])
-def test_replay_of_a_run_that_was_killed_is_exact(name: str, tmp_path: Path) -> None:
-    total, _ = dry_run(tmp_path, (name, False), "process")
-    for point in range(1, total, 2 if IS_FULL else total // 2 - 1):
-        path = tmp_path / f"{point}.db"
-        run_once(path, name, "process", point, False)
-        run_once(path, name, "process", None, False)
-
-        def replay(path: Path = path) -> None:
-            with open_journal(address_of(path)) as journal:
-                found = asyncio.run(Agent(ScriptedModel([]), journal=journal).replay(RUN_ID))
-            assert found.is_exact, found.divergence
-
-        assert in_child(replay) == 0
-
-
 def test_a_run_that_was_killed_keeps_its_route_and_pays_for_no_answer_again(tmp_path: Path) -> None:
     """A kill between the choice of a tier and its answer, or after an answer was thrown away."""
     total, _ = dry_run(tmp_path, ("routed", False), "process")
@@ -314,6 +288,7 @@ def test_a_run_that_was_killed_keeps_its_route_and_pays_for_no_answer_again(tmp_
         kept, before = read(path), len(witnessed(path, "hesitated"))
         assert run_once(path, "routed", "process", None, False) == 0
         bodies = read(path)
+        check_replays(path)
         routes = [body.route.tier for body in bodies if isinstance(body, InferenceStarted) and body.route]
         assert routes == ["small", "mid"]
         failed = [body.step for body in bodies if isinstance(body, InferenceFailed)]
@@ -357,6 +332,7 @@ def test_messages_of_a_session_that_was_killed(name: str, tmp_path: Path) -> Non
         assert len(begun) == len(set(begun))
         effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
         assert len(effects) == len(set(effects))
+        check_replays(path)
 
 
 def sent_text(body: MessageInjected) -> str:
@@ -396,6 +372,7 @@ def test_a_session_with_a_memory_that_was_killed(tmp_path: Path) -> None:
             f"The user: Message {number}" for number in range(TURNS)
         ]
         assert len(facts) == TURNS
+        check_replays(path)
 
 
 def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
@@ -426,28 +403,9 @@ def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
         effects = witnessed(path, "effect")
         assert len(nudges) == 2
         assert len(effects) == len(set(effects))
+        check_replays(path)
         seen.add((len(begun), len(waiting)))
     assert wanted <= seen
-
-
-@pytest.mark.sets(3)
-@pytest.mark.parametrize(
-    "name", ["messages", "agents", "remembering", "routed_messages", "agents_asking", "judged"]
-)
-def test_replay_of_what_was_killed_is_exact(name: str, tmp_path: Path) -> None:
-    total, _ = dry_run(tmp_path, (name, False), "process")
-    for point in range(1, total, 4 if IS_FULL else max(17, total // 3)):
-        path = tmp_path / f"{point}.db"
-        run_once(path, name, "process", point, False)
-        run_once(path, name, "process", None, False)
-
-        def replay(path: Path = path) -> None:
-            with open_journal(address_of(path)) as journal:
-                for info in journal.runs():
-                    found = asyncio.run(Agent(ScriptedModel([]), journal=journal).replay(info.run_id))
-                    assert found.is_exact, found.divergence
-
-        assert in_child(replay) == 0
 
 
 def test_in_doubt_is_the_kind_of_the_result() -> None:

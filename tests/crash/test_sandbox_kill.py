@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import IS_FULL
 from tests.sandbox.here import needs_sandbox
-from tests.sandbox.small_images import needs_images
+from tests.sandbox.small_images import image_maker
 
 from treadle.sandbox.commands.bubblewrap import (
     FOLDERS,
@@ -30,6 +30,7 @@ pytestmark = [
     needs_sandbox,
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]
+__all__ = ["image_maker"]
 PATIENCE_SECONDS = 60
 
 
@@ -78,11 +79,13 @@ def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool, has_lay
 @pytest.mark.sets(2)
 @pytest.mark.parametrize(
     ("is_isolated", "has_layers"),
-    [(True, False), (False, False), pytest.param(True, True, marks=needs_images)],
+    [(True, False), (False, False), (True, True)],
     ids=["sandbox", "bare", "image"],
 )
-def test_no_process_is_left(is_isolated: bool, has_layers: bool) -> None:
+def test_no_process_is_left(is_isolated: bool, has_layers: bool, request: pytest.FixtureRequest) -> None:
     """The kills hit every part of a start: it takes about 10 ms, more on a busy machine."""
+    if has_layers:
+        request.getfixturevalue("image_maker")
     mark = f"treadle-test-{os.getpid()}-{is_isolated}-{has_layers}"
     delays = [number * 0.0002 for number in range(0, 400 if IS_FULL else 60, 1 if IS_FULL else 3)]
     homes = [start_and_die(delay, mark, is_isolated=is_isolated, has_layers=has_layers) for delay in delays]

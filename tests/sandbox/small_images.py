@@ -28,11 +28,15 @@ def _find_fault() -> str | None:
     return None if find_builder() else "neither Docker nor Podman works here"
 
 
-_FAULT = None if needs_sandbox.args[0] else _find_fault()
-needs_images = [
-    needs_sandbox,
-    pytest.mark.skipif(_FAULT is not None, reason=f"no image can be made here: {_FAULT}"),
-]
+@pytest.fixture(scope="session")
+def image_maker() -> None:
+    """Skip the test if no image can be made here. This is not found out before a test asks, because it starts
+    programs."""
+    if (fault := _find_fault()) is not None:
+        pytest.skip(f"no image can be made here: {fault}")
+
+
+needs_images = [needs_sandbox, pytest.mark.usefixtures("image_maker")]
 
 
 @cache
@@ -58,7 +62,7 @@ def write_root(place: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def image_folder() -> Iterator[Path]:
+def image_folder(image_maker: None) -> Iterator[Path]:
     """The folder for unpacked images, which the user of sandboxes can reach. The images are removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="treadle-images-", dir="/tmp"))
     folder.chmod(0o755)

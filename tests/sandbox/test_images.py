@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.cli.command import Cli
-from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
+from tests.sandbox.small_images import BASE, image_folder, image_maker, needs_images, write_root
 
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core import events as e
@@ -43,7 +43,7 @@ from treadle.sandbox.protocol import Limits, RunFiles
 from treadle.tools.shell import Shell
 
 pytestmark = needs_images
-__all__ = ["image_folder"]
+__all__ = ["image_folder", "image_maker"]
 
 CHANGES = """rm /srv/one; rm -r /srv/old; mkdir -p /srv/old/new /app/empty; echo three > /srv/old/three
 mv /bin/stat /bin/stat2; echo more >> /etc/hosts; chmod 600 /etc/hosts; ln -s /srv/old /app/link; chmod 700 /app"""

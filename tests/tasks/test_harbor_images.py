@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
-from tests.sandbox.small_images import BASE, image_folder, needs_images, write_root
+from tests.sandbox.small_images import BASE, image_folder, image_maker, needs_images, write_root
 from tests.tasks.test_foreign import run, write
 
 from treadle.agent.agent import Agent
@@ -22,7 +22,7 @@ from treadle.tools.resolve import resolve_tools
 from treadle.trajectory.run_verification import verify_run
 
 pytestmark = needs_images
-__all__ = ["image_folder"]
+__all__ = ["image_folder", "image_maker"]
 
 
 def write_task(place: Path, docker: str, solution: str, test: str, settings: str = "") -> None:

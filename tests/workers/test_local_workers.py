@@ -349,3 +349,12 @@ async def test_an_untrusted_run_is_never_driven(
 def test_every_kind_can_be_made(journal: Journal) -> None:
     for name in WORKERS.names():
         assert make_workers(f"{name}:1" if name == "local" else name, journal).status().in_flight == 0
+
+
+@pytest.mark.sets(6)
+@pytest.mark.parametrize(
+    "address", ["local:-1", "local:1.5", "local:", "local:" + "9" * 23, "here:2", "ray:0"]
+)
+def test_a_wrong_number_of_workers_is_refused(address: str, journal: Journal) -> None:
+    with pytest.raises(ConfigError, match="workers '"):
+        make_workers(address, journal)

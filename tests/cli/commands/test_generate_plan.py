@@ -2,13 +2,20 @@
 
 import json
 import os
+from pathlib import Path
 from threading import Thread
 
 import pytest
 from tests.cli.command import Cli
 from tests.cli.scripted import Script
 
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.generating import SampleFeed
+from treadle.cli.jobs.job_command import JobCommand
+from treadle.cli.options.common import ViewOptions
 from treadle.core.errors import ConfigError
+from treadle.datagen.generation_progress import GenerationProgress
+from treadle.jobs.job import JobEnd
 from treadle.jobs.sections import read_config_file
 
 
@@ -189,3 +196,17 @@ def test_a_dry_run_imports_nothing_of_the_tools(cli: Cli, name: str) -> None:
     cli.write("a.yaml", text.replace("own", "absent"))
     done = cli("generate", "a.yaml", "--dry-run")
     assert ("there is no file" in done.err) == ("own.py" in name), done
+
+
+def test_a_stop_before_the_rows_are_planned_does_not_say_that_nothing_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    again = "treadle generate x.yaml"
+    job = JobCommand("x", GenerationProgress(), SampleFeed(), again, ViewOptions(is_quiet=True))
+    ends = [
+        job.report(JobEnd("stopped"), GenerationProgress(wanted=wanted, kept=wanted), Path("x"), "")
+        for wanted in (0, 1)
+    ]
+    assert ends == [ExitCode.INTERRUPTED] * 2
+    told = f"interrupted; go on with: {again}\ninterrupted; nothing is missing\n"
+    assert capsys.readouterr().err == told
