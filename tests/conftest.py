@@ -34,6 +34,7 @@ ALL_SETS = "TREADLE_ALL_SETS"
 
 LONG_FILES = (
     "training",  # a group, which imports trainers
+    "vendors",  # a group, which imports the packages of vendors of models
     "tests/viewer/",  # a folder, whose tests share a browser
     "tests/crash/test_kill.py",
     "tests/rollout/test_exactness.py",

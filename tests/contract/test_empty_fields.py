@@ -18,6 +18,7 @@ from tests.models.answers import Listener
 
 from treadle.models import HttpResponse, InProcessTransport, Watch
 
+pytestmark = pytest.mark.xdist_group("vendors")
 LISTS = (list, Sequence)
 NO_PLACEHOLDERS = ("logprobs", "logprobsResult")
 """Fields in which an empty text with a logarithm of 0 is a token with a probability of 1."""

@@ -20,6 +20,7 @@ from treadle.core.types import Artifact, Message, Request, Role, ToolCall
 from treadle.models import FallbackModel, FormatModel, Watch
 from treadle.models.protocol import check_parts
 
+pytestmark = pytest.mark.xdist_group("vendors")
 WIRES = {
     item.name: importlib.import_module(f"tests.models.wire.{item.name}")
     for item in pkgutil.iter_modules(wires.__path__)
@@ -45,7 +46,7 @@ SAMPLES = {
 CALLS = (ToolCall("call_1", "look_up", '{"word":"a"}'), ToolCall("call_2", "look_up", '{"word":"b"}'))
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in WIRES])
+@pytest.fixture(params=WIRES)
 def wire(request):
     return WIRES[request.param]
 

@@ -14,6 +14,7 @@ from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, Settings, ToolCall
 from treadle.models import Watch
 
+pytestmark = pytest.mark.xdist_group("vendors")
 WIRES = {
     item.name: wire
     for item in pkgutil.iter_modules(wires.__path__)
@@ -29,7 +30,7 @@ ANSWERS = {
 }
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in WIRES])
+@pytest.fixture(params=WIRES)
 def wire(request):
     return WIRES[request.param]
 

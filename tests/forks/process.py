@@ -227,6 +227,11 @@ class ForkServer:
         return Process(self, arguments, **options)
 
 
+def command_of(program: Path) -> list[str]:
+    """Return the command that runs a file of Python in a forked process, given the `variables` of a server."""
+    return [PYTHON, "-c", f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"]
+
+
 FORKS = ForkServer(
     "treadle.*",
     "pyreqwest.client",

@@ -491,6 +491,7 @@ OPERATIONS: dict[str, Operation] = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.xdist_group("vendors")
 STREAMED = ("an_error_in_the_stream", "no_ids")
 """The operations that are about streams."""
 

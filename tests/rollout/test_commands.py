@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forks.process import ForkServer, command_of
 from tests.models.answers import answer
 from tests.models.server import Reply, serve
 from tests.rollout.test_engines import Engine, sampled_ids
@@ -43,6 +44,20 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
+@pytest.fixture(scope="module")
+def sdk() -> ForkServer:
+    """A server of processes that have imported OpenAI's SDK, which takes longer than all that a program does."""
+    pytest.importorskip("openai")
+    return ForkServer("openai.resources.chat.completions", "openai.resources.responses")
+
+
+@pytest.fixture
+def forks(sdk: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `command_of` make commands that run in such a process."""
+    for name, value in sdk.variables().items():
+        monkeypatch.setenv(name, value)
+
+
 def roll(path: Path, engine: Engine, command: list[str], **options: Any) -> RolloutResult:
     given = {
         "tasks": ["files:csv_sum-*"],
@@ -64,11 +79,12 @@ def write(path: Path, text: str) -> list[str]:
     return [sys.executable, str(path / "program.py")]
 
 
-def test_the_tokens_of_a_program_are_those_that_the_engine_sampled(tmp_path: Path, engine: Engine) -> None:
-    """The short form has one group: each program imports OpenAI's SDK, which takes as long as all the rest."""
-    pytest.importorskip("openai")
+def test_the_tokens_of_a_program_are_those_that_the_engine_sampled(
+    tmp_path: Path, engine: Engine, forks: None
+) -> None:
+    command = [sys.executable, str(AGENT)] if IS_FULL else command_of(AGENT)
     groups, sinks = 2 if IS_FULL else 1, [f"tokens:{tmp_path}/rows.jsonl"]
-    result = roll(tmp_path, engine, [sys.executable, str(AGENT)], groups=groups, sinks=sinks)
+    result = roll(tmp_path, engine, command, groups=groups, sinks=sinks)
     assert result.end.reason == "done"
     assert sampled_ids(tmp_path) == sorted(tuple(answer.token_ids) for answer in engine.app.sampled)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
@@ -252,9 +268,8 @@ def test_a_command_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
         Rollouts(model="oracle", tasks=["files"], command="python x.py", path=tmp_path)
 
 
-def test_a_program_may_ask_by_the_responses_api(tmp_path: Path, engine: Engine) -> None:
+def test_a_program_may_ask_by_the_responses_api(tmp_path: Path, engine: Engine, forks: None) -> None:
     """It is the default of openai-agents, and others use it with models of OpenAI."""
-    pytest.importorskip("openai")
     command = write(
         tmp_path / "own",
         """
@@ -282,6 +297,7 @@ print(json.dumps([call.name, call.arguments, second.output_text.strip(), third.o
     kinds[:3], kinds[-1], third.usage.total_tokens > 0, refused]))
 """,
     )
+    command = command_of(Path(command[-1]))
     model = {"model": "openai:echo", "base_url": engine.url, "api_key_env": ""}
     asyncio.run(
         Rollouts(
@@ -304,8 +320,7 @@ print(json.dumps([call.name, call.arguments, second.output_text.strip(), third.o
     assert sorted(begun) == [1, 3]  # the branch, and the conversation however it was sent
 
 
-def test_a_program_may_give_tools_that_take_a_text(tmp_path: Path, engine: Engine) -> None:
-    pytest.importorskip("openai")
+def test_a_program_may_give_tools_that_take_a_text(tmp_path: Path, engine: Engine, forks: None) -> None:
     command = write(
         tmp_path / "own",
         """
@@ -324,6 +339,7 @@ with client.responses.stream(input='call patch {"input": "a line"}', **given) as
 print(json.dumps([call.type, call.input, second.output_text, texts, again.input]))
 """,
     )
+    command = command_of(Path(command[-1]))
     model = {"model": "openai:echo", "base_url": engine.url, "api_key_env": ""}
     given: Any = {"tasks": ["files:csv_sum-*"], "groups": 1, "group_size": 1, "path": tmp_path / "out"}
     asyncio.run(Rollouts(model=model, workers=ProgramWorkers(command), **given).run())

@@ -17,7 +17,7 @@ from treadle.journal.protocol import Journal
 
 __all__ = ["journal"]
 anthropic = LateModule("anthropic")
-pytestmark = pytest.mark.xdist_group("anthropic")
+pytestmark = pytest.mark.xdist_group("vendors")
 HELLO: Any = [{"role": "user", "content": "hi"}]
 REPLIES = [
     Reply({"error": {"message": "too fast"}}, 429, {"retry-after": "7"}),

@@ -15,6 +15,7 @@ from treadle.journal.protocol import Journal
 
 __all__ = ["journal"]
 anthropic = LateModule("anthropic")
+pytestmark = pytest.mark.xdist_group("vendors")
 TOOL = {"name": "add", "input_schema": {"type": "object"}}
 
 

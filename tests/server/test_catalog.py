@@ -1,11 +1,13 @@
 """The agents that a server keeps, and the connections of those that it drops."""
 
 import asyncio
+import json
 import os
-import sys
+import shlex
 from pathlib import Path
 
 import pytest
+from tests.forks.process import FORKS, command_of
 
 from treadle import open_journal
 from treadle.journal.protocol import Journal
@@ -52,13 +54,14 @@ def journal(tmp_path: Path):
 
 async def test_an_agent_that_is_dropped_leaves_its_servers(tmp_path: Path, journal: Journal) -> None:
     """A run that is under way keeps them, from one call to the next."""
-    (tmp_path / "server.py").write_text(SERVER)
     started = tmp_path / "started"
     started.mkdir()
+    program = tmp_path / "server.py"
+    program.write_text(SERVER)
+    variables = [f"{name}={value}" for name, value in FORKS.variables().items()]
+    server = f"mcp:{shlex.join([*variables, *command_of(program), str(started)])}"
     file = tmp_path / "treadle.toml"
-    file.write_text(
-        f'[agents.slow]\nmodel = "mock:echo"\ntools = ["mcp:{sys.executable} {tmp_path}/server.py {started}"]\n'
-    )
+    file.write_text(f'[agents.slow]\nmodel = "mock:echo"\ntools = [{json.dumps(server)}]\n')
     catalog = AgentCatalog(load_served(file, None).config, journal, ("slow",), max_agents=1)
 
     async def make(temperature: float) -> int:

@@ -164,7 +164,7 @@ async def test_bad_chats_are_refused(client: AsyncOpenAI, body: Any, error: str)
     assert 400 <= refused.value.status_code < 500
 
 
-@pytest.mark.xdist_group("anthropic")
+@pytest.mark.xdist_group("vendors")
 async def test_messages_with_tools_are_one_run(claude: "AsyncAnthropic", journal: Journal) -> None:
     messages: list[Any] = [{"role": "user", "content": CALLS}]
     asked: Any = {"model": "echo", "max_tokens": 100, "tools": [ADD_TOOL], "system": "Be brief."}
@@ -187,7 +187,7 @@ async def test_messages_with_tools_are_one_run(claude: "AsyncAnthropic", journal
     assert all(body.result.is_error for body in completed)  # type: ignore[union-attr]
 
 
-@pytest.mark.xdist_group("anthropic")
+@pytest.mark.xdist_group("vendors")
 async def test_messages_stream(claude: "AsyncAnthropic") -> None:
     asked: Any = {"model": "echo", "max_tokens": 100, "tools": [ADD_TOOL]}
     async with claude.messages.stream(messages=[{"role": "user", "content": CALLS}], **asked) as stream:
@@ -203,7 +203,7 @@ async def test_messages_stream(claude: "AsyncAnthropic") -> None:
     assert "".join(texts) == "hello there"
 
 
-@pytest.mark.xdist_group("anthropic")
+@pytest.mark.xdist_group("vendors")
 async def test_bad_messages_are_refused(claude: "AsyncAnthropic") -> None:
     asked: Any = {"model": "echo", "max_tokens": 100}
     image = {"type": "image", "source": {"type": "odd", "url": "http://localhost/a.png"}}

@@ -22,6 +22,7 @@ from treadle.journal.protocol import Journal
 
 __all__ = ["journal"]
 anthropic = LateModule("anthropic")
+pytestmark = pytest.mark.xdist_group("vendors")
 UPSTREAM = [
     *("vllm", "openai_responses", "anthropic", "gemini", "gemini 2", "ollama", "mistral", "deepseek"),
     *("groq", "openrouter", "completions"),

@@ -326,6 +326,7 @@ async def test_headers_name_the_run_and_its_labels(tmp_path: Path, journal: Jour
     assert (info.labels["team"], info.labels["kind"]) == ("a", "b")
 
 
+@pytest.mark.xdist_group("vendors")
 async def test_results_and_words_may_come_together(tmp_path: Path, journal: Journal) -> None:
     replies = [Reply(calls(("c", "add", '{"a": 1, "b": 2}'))), Reply(answer("done"))]
     async with relaying(replies, tmp_path, journal) as (client, engine):

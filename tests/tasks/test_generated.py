@@ -4,6 +4,7 @@ task is in training."""
 import json
 import re
 from collections import defaultdict
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from typing import Any
@@ -17,7 +18,7 @@ from treadle.core.events import Rewarded, TurnStarted
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.runs.run import Run
-from treadle.runs.task import check_task
+from treadle.runs.task import check_task, find_tasks
 from treadle.sandbox.protocol import RunFiles
 from treadle.tasks import task_set
 from treadle.tasks.generated import LEVELS, GeneratedSet
@@ -150,6 +151,35 @@ def test_an_unknown_task_names_near_ones(name):
     for wrong in (f"{first[:-1]}-easy-0000", f"{first}-odd-0000", f"{first}-easy-1000", first, "x"):
         with pytest.raises(ConfigError, match=rf"{first}-easy-0000.*0000 to 0999"):
             found.get(wrong)
+
+
+class Counting(GeneratedSet):
+    """A set that counts the tasks that it makes."""
+
+    made = 0
+
+    def _make_task(self, *place):
+        self.made += 1
+        return super()._make_task(*place)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["cancel-*", "c*-hard-001?", "*-0042", "[rst]*-?9[0-9]*", "cancel-easy-0001*", "none*"]
+)
+def test_a_pattern_makes_only_the_tasks_that_fit(pattern):
+    found = Counting("shop", "treadle.tasks.shop", tools=(), instructions="")
+    fitting = [task.task_id for task in found if fnmatchcase(task.task_id, pattern)]
+    found.made = 0
+    assert [task.task_id for task in found.match(pattern)] == fitting
+    assert found.made == len(fitting)
+    assert bool(fitting) is (pattern != "none*")
+
+
+def test_a_pattern_that_nothing_fits_names_near_ids():
+    with pytest.raises(
+        ConfigError, match=r"no task of the set 'files' fits 'csv_sun-\*'; did you mean 'csv_sum'"
+    ):
+        find_tasks(["files:csv_sun-*"])
 
 
 async def test_a_user_who_is_refused_insists_once_for_each_push():

@@ -428,9 +428,13 @@ def find_tasks(references: Iterable[str]) -> list[str]:
             continue
         chosen_from = task_set(name)
         match = getattr(chosen_from, "match", None) if task_id else None
-        ids = [task.task_id for task in (chosen_from if match is None else match(task_id))]
-        chosen = [item for item in ids if not task_id or fnmatchcase(item, task_id)]
+        chosen = [
+            task.task_id
+            for task in (chosen_from if match is None else match(task_id))
+            if match or not task_id or fnmatchcase(task.task_id, task_id)
+        ]
         if not chosen:
+            ids = [task.task_id for task in chosen_from]
             if not ids:
                 raise ConfigError(f"the task set {name!r} has no tasks")
             families = dict.fromkeys([item.rpartition("-")[0] for item in ids])

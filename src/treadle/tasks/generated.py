@@ -6,6 +6,7 @@ in the other. In others the last numbers of each template are the split `test`.
 """
 
 import difflib
+import fnmatch
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -236,17 +237,27 @@ class GeneratedSet:
                 ids.sort(key=lambda task_id: names.index(task_id.partition("-")[0]))
         return found
 
-    def _places(self) -> Iterator[tuple[TaskTemplate, str, int]]:
-        """Yield the template, the level and the number of each task."""
-        return (
-            (one, level, seed) for seed in range(SEEDS) for level in self._levels for one in self.templates
-        )
+    def _places(self, start: str = "") -> Iterator[tuple[TaskTemplate, str, int]]:
+        """Yield the template, the level and the number of each task whose id may begin with `start`."""
+        kinds = [
+            (one, level)
+            for level in self._levels
+            for one in self.templates
+            if (head := name_task(one, level, 0)[:-4]).startswith(start) or start.startswith(head)
+        ]
+        return ((*kind, seed) for seed in range(SEEDS) for kind in kinds)
 
     def __len__(self) -> int:
         return len(self.templates) * len(self._levels) * SEEDS
 
     def __iter__(self) -> Iterator[GeneratedTask]:
         return starmap(self._make_task, self._places())
+
+    def match(self, pattern: str) -> list[GeneratedTask]:
+        """Return the tasks whose ids fit a pattern."""
+        fits = re.compile(fnmatch.translate(pattern)).match
+        start = re.split(r"[*?[]", pattern)[0]
+        return [self._make_task(*place) for place in self._places(start) if fits(name_task(*place))]
 
     def get(self, task_id: str) -> GeneratedTask:
         """Return the task with this id. Raises: `ConfigError` that names similar ids."""
