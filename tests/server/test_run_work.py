@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 from openai import APIStatusError, AsyncOpenAI
-from tests.conftest import IS_FULL
 from tests.models.answers import answer, chunk
 from tests.models.server import Received, Reply, sse, stream
 from tests.server.test_relay import relaying
@@ -389,7 +388,7 @@ async def test_a_message_that_comes_while_a_turn_ends_is_answered(
         return Reply(answer(f"heard {received.json()['messages'][-1]['content']}"))
 
     async with relaying(handle, tmp_path, journal) as (client, _):
-        for number in range(0, 40, 1 if IS_FULL else 3):
+        for number in range(40):
             run_id = (await post(client, "/runs", model="far", input="one"))["id"]
             await asyncio.sleep(number / 10_000)
             body = {"input": "two", "delivery": delivery, "wait": True}
