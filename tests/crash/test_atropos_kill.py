@@ -184,7 +184,7 @@ class RolloutWorld(World):
 def test_real_rollouts_reach_the_trainer_once(tmp_path: Path) -> None:
     """The short form has 3 kills, the full form 200. All rollouts have the engine's ids and log probabilities."""
     kills = 200 if IS_FULL else 3
-    world = RolloutWorld(tmp_path, seed=7, groups=2 * kills if IS_FULL else 3)
+    world = RolloutWorld(tmp_path, seed=7, groups=2 * kills)
     try:
         world.server.start()
         world.start_worker()
