@@ -165,7 +165,7 @@ async def test_steps_that_a_limit_kept_from_beginning_count_as_zero(tmp_path: Pa
 async def test_a_step_that_the_agent_keeps_from_being_prepared(
     tmp_path: Path, setup: str, reward: float, fault: str
 ) -> None:
-    solved = "+rm -r data\n" if setup.startswith("cat") else "+mkdir -p setup.sh/x\n"
+    solved = "+rm -r data\n" if setup.startswith("cat") else "+mkdir setup.sh; touch setup.sh/x\n"
     changes = {
         "steps/first/solution/solve.sh": solved,
         "steps/second/workdir/setup.sh": setup,
