@@ -27,6 +27,8 @@ rollout --max-tokens 3                     | mean --set agent.max_tokens=VALUE o
 rollout --limits 3                         | max_cost_usd=VALUE or --set limits.max_tokens=VALUE or | 2
 eval --set limits.max_sample=3             | no such key; known are max_cost_usd, max_tokens, max_seco | 2
 eval --set max_step=3                      | there is no such key; did you mean 'agent.max_steps'? | 2
+rollout --set max_tokn=3                   | did you mean 'agent.max_tokens' or 'limits.max_tokens'? | 2
+generate --count 3                         | no such option: --count; keys of the configuration | 2
 import cut.db                              | invalid character (byte 0)); give a file that      | 1
 topics show .                              | cannot read the topics of 'topics.json': No such   | 2
 run hi $M --tools zzz                      | python, mcp:, mock:, openapi:, spin:, memory. Wri  | 2

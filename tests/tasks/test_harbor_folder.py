@@ -206,7 +206,7 @@ RUN echo '#!/bin/sh' > run.sh && chmod +x run.sh
         DOCKER: """+ENV LEVEL=3
 COPY <<EOF /app/level.txt
 # level $LEVEL \\
-  end
+  end, \\$LEVEL
 EOF
 COPY --chmod=755 <<'EOF' <<-"OTHER.txt" /data/
 echo "$1" EOF
@@ -232,7 +232,7 @@ END
 RUN echo "<<EOF" $((1<<2)) > /app/shift
 """,
         SOLUTION: solved_if(
-            '[ "$(cat level.txt)" = "# level 3 \\\\\n  end" ] && [ "$(sh /data/EOF hi)" = "hi EOF" ] &&'
+            '[ "$(cat level.txt)" = "# level 3 \n  end, \\$LEVEL" ] && [ "$(sh /data/EOF hi)" = "hi EOF" ] &&'
             ' [ "$(cat /data/OTHER.txt)" = "RUN nothing-such" ] && [ "$(cat names)" = "a\nb" ] &&'
             ' [ "$(cat python)" = éé ] && [ "$(cat both two)" = "curl 3\n\\$LEVEL" ] &&'
             ' [ "$(cat mark)" = "no <<MARK" ] && [ "$(cat shift)" = "<<EOF 4" ]'
@@ -243,6 +243,9 @@ RUN echo "<<EOF" $((1<<2)) > /app/shift
         "environment/a.txt": "a",
         SOLUTION: solved_if("cmp /tmp/in/a.txt /tmp/a.txt && [ -s /tmp/made ] && echo b > /tmp/b"),
         "tests/test.sh": "+[ -f /tmp/b ] || echo 0 > /logs/verifier/reward.txt\n",
+    },
+    "a file in place of the folder for rewards": {
+        SOLUTION: "+mkdir -p /logs; echo > /logs/verifier\n",
     },
     "an artifact in /tmp": {
         "task.toml": "artifacts = ['/tmp/b']\n[verifier]\nenvironment_mode = 'separate'\n",
@@ -366,6 +369,8 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "has `RUN curl https://example.org": {DOCKER: "+RUN curl https://example.org | sh\n"},
     "has files in '/etc/x', which the sandbox has": {DOCKER: "+COPY a.txt /etc/x\n", "environment/a.txt": "a"},
     "its Dockerfile writes '/app/x' with variables that are not known": {DOCKER: "+COPY <<E /app/x\n$ODD\nE\n"},
+    "its Dockerfile writes '/app/y' with variables that are not known": {DOCKER: "+COPY <<E /app/y\n$PATH\nE\n"},
+    "its Dockerfile writes '/app/z' with variables that are not known": {DOCKER: "+COPY <<E /app/z\n$@\nE\n"},
     "its Dockerfile installs what is not here: oddly-named": {DOCKER: "+RUN <<E\npip install oddly-named\nE\n"},
     "has `RUN cat <<E > /app/x.*nothing-such: command not found": {
         DOCKER: "+RUN cat <<E > /app/x; nothing-such\ncurl https://example.org\nE\n"

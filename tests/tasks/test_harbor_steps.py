@@ -158,18 +158,21 @@ async def test_steps_that_a_limit_kept_from_beginning_count_as_zero(tmp_path: Pa
         ("cat data/given.txt\n", 0.5 / 3, "; it can be over the task's own files, so that this is the agent's"),
         # It needs what the agent makes, or is wrong itself: nothing shows that this is the agent's fault.
         ("cat data/given.txt one\n", 0.5, "data/given.txt: No such file or directory"),
+        # A folder is in place of the script itself.
+        ("true\n", 0.5 / 3, "'setup.sh' is a folder, so no file can have its name; it can be"),
     ],
 )  # fmt: skip
 async def test_a_step_that_the_agent_keeps_from_being_prepared(
     tmp_path: Path, setup: str, reward: float, fault: str
 ) -> None:
+    solved = "+rm -r data\n" if setup.startswith("cat") else "+mkdir setup.sh; touch setup.sh/x\n"
     changes = {
-        "steps/first/solution/solve.sh": "+rm -r data\n",
+        "steps/first/solution/solve.sh": solved,
         "steps/second/workdir/setup.sh": setup,
     }
     run = await play(write_steps(tmp_path, changes))
     assert run.reward == pytest.approx(reward)
-    assert told(run).startswith("its step 'second' could not be prepared: cat: ")
+    assert told(run).startswith("its step 'second' could not be prepared: ")
     assert fault in told(run)
     assert ("agent's fault" in told(run)) is (reward < 0.5)
 

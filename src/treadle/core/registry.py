@@ -142,12 +142,17 @@ def find_near(name: str, known: Iterable[str], *, cutoff: float = 0.0) -> list[s
     They are those with the fewest wrong letters, if these are at most four and a third of the name; else those of
     which one begins with the other; else those with the most words of it.
     """
+    text = name[:_MAX_CHARS].casefold().lstrip("/-")
+    # The dashes of options say nothing about which one was meant.
+    names = {item: item.casefold().lstrip("/-") for item in dict.fromkeys(known)}
     if cutoff:
         from difflib import SequenceMatcher
 
-        known = [item for item in known if SequenceMatcher(None, item, name).ratio() >= cutoff]
-    text = name[:_MAX_CHARS].casefold()
-    names = {item: item.casefold() for item in dict.fromkeys(known)}
+        names = {
+            item: plain
+            for item, plain in names.items()
+            if SequenceMatcher(None, plain, text).ratio() >= cutoff
+        }
     most = min(_MAX_CHANGES, max(1, len(text) // 3))
     counts = {
         item: count_changes(text, plain, most)
@@ -157,17 +162,15 @@ def find_near(name: str, known: Iterable[str], *, cutoff: float = 0.0) -> list[s
     least = min(counts.values(), default=most + 1)
     if least <= most and least < len(text):
         return [item for item, count in counts.items() if count == least][:3]
-    bare = text.lstrip("/-")
-    plain = {item: text.lstrip("/-") for item, text in names.items()}
     begun = [
         item
-        for item, other in plain.items()
-        if bare and (other.startswith(bare) or (len(other) > 2 and bare.startswith(other)))
+        for item, plain in names.items()
+        if text and (plain.startswith(text) or (len(plain) > 2 and text.startswith(plain)))
     ]
     if begun:
         return begun[:3]
-    words = {*_WORDS.split(bare)} - {""}
-    shared = {item: len(words & {*_WORDS.split(other)}) for item, other in plain.items()}
+    words = {*_WORDS.split(text)} - {""}
+    shared = {item: len(words & {*_WORDS.split(plain)}) for item, plain in names.items()}
     most = max([1, *shared.values()])
     return [item for item, count in shared.items() if count == most][:3]
 

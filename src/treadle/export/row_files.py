@@ -8,7 +8,7 @@ Rows and groups are read and written one at a time.
 import re
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
-from treadle.core.registry import did_you_mean
+from treadle.core.registry import find_near
 from treadle.core.texts.documents import UNREADABLE
 from treadle.core.types import Json
 from treadle.export.exporter import (
@@ -139,9 +139,14 @@ def detect_format(path: Path, *, advice: str = "its format must be one of") -> s
                 "writes the runs in other formats"
             )
     known = {*_MESSAGE_KEYS, *[key for found in loaded.values() for key in found.columns]}
-    hints = [f"{key!r}{did_you_mean(key, known, cutoff=0.7)}" for key in _keys_in(sample[0]) - known]
-    if wrong := ", ".join(sorted(hint for hint in hints if hint.endswith("?"))):
-        raise ConfigError(f"{str(path)!r} is in no known format: its first row has the key {wrong}")
+    meant = {key: find_near(key, known, cutoff=0.7)[:1] for key in sorted(_keys_in(sample[0]) - known)}
+    names = {key: near[0] for key, near in meant.items() if near}
+    renamed: Any = _rename(sample[0], names)
+    if any(_fits(found, renamed) for found in loaded.values()):
+        wrong, right = [" and ".join(map(repr, keys)) for keys in (names, names.values())]
+        raise ConfigError(
+            f"{str(path)!r} is in no known format: its first row has the key {wrong}; did you mean {right}?"
+        )
     raise ConfigError(f"{str(path)!r} is in no known format; {advice} {', '.join(FORMATS.names())}")
 
 
@@ -150,6 +155,15 @@ def _keys_in(value: Json) -> set[str]:
     if isinstance(value, list):
         return set().union(*map(_keys_in, value))
     return {*value}.union(*map(_keys_in, value.values())) if isinstance(value, dict) else set()
+
+
+def _rename(value: Json, names: Mapping[str, str]) -> Json:
+    """Return a value with other names for keys at any depth."""
+    if isinstance(value, list):
+        return [_rename(item, names) for item in value]
+    if isinstance(value, dict):
+        return {names.get(key, key): _rename(item, names) for key, item in value.items()}
+    return value
 
 
 def _fits(row_format: RowFormat, raw: dict[str, Json]) -> bool:

@@ -166,6 +166,12 @@ def test_a_misspelt_key_of_a_row_is_told(cli: Cli) -> None:
     refused = cli("dataset", "convert", "a.jsonl", "--format", "trl", "-o", "-")
     assert refused.code == 2
     assert "its first row has the key 'mesages'; did you mean 'messages'?" in refused.err
+    # Nothing is suggested that would not help.
+    cli.write("c.jsonl", json.dumps({"question": "a", "answer": "b", "contents": []}) + "\n")
+    assert (
+        "in no known format; give --from"
+        in cli("dataset", "convert", "c.jsonl", "--format", "trl", "-o", "-").err
+    )
     cli.write("b.jsonl", json.dumps({"messages": said, "tool": [{"name": "f"}]}) + "\n")
     done = cli("dataset", "convert", "b.jsonl", "--format", "trl", "-o", "-")
     assert "1 row lost the key 'tool' (did you mean 'tools'?), which is not read from openai" in done.err

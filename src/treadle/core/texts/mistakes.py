@@ -95,10 +95,12 @@ class Keys:
             return f"keys do not belong in a file{advice}"
         known = self.known(section)
         elsewhere = [name for name in self.sections_with(key) if name != ".".join(map(str, section))]
-        hint = did_you_mean(key, known, cutoff=_SIMILAR)
+        paths = [] if elsewhere else self.find_paths(key)
+        near = find_near(key, [*known, *[path.rpartition(".")[2] for path in paths]], cutoff=_SIMILAR)
+        hint = did_you_mean(key, [name for name in near if name in known])
         if not hint and elsewhere:
             hint = f"; there is such a key in {' and in '.join(map(repr, elsewhere))}"
-        if not hint and (paths := self.find_paths(key)):
+        if not hint and paths:
             hint = f"; did you mean {' or '.join(map(repr, paths[:3]))}?"
         return f"there is no such key{hint or '; known are ' + ', '.join(known)}"
 

@@ -9,7 +9,7 @@ image, and modes. Links are never followed. No command may run in the folder whi
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,16 +69,16 @@ class Extras(Struct, frozen=True, omit_defaults=True):
 
 
 def open_for_check(
-    files: Mapping[str, bytes], held: Mapping[str, bytes], hidden: Iterable[str]
+    files: Mapping[str, bytes], held: Mapping[str, bytes], hidden: Collection[str]
 ) -> MemorySandbox:
     """Return a sandbox with a run's files, and what else commands left if they are `RunFiles`.
 
-    All that the run has at the top-level paths `hidden` is replaced by the files `held`; programs and scripts among
+    All that the run has at or below the paths `hidden` is replaced by the files `held`; programs and scripts among
     these can be run.
     """
 
     def is_kept(path: str) -> bool:
-        return path.partition("/")[0] not in hidden
+        return not any(f"{path}/".startswith(f"{item}/") for item in hidden)
 
     box = MemorySandbox({**{path: content for path, content in files.items() if is_kept(path)}, **held})
     state = files.read_state(STATE) if isinstance(files, RunFiles) else None

@@ -34,6 +34,10 @@ from treadle.tasks.foreign.installers import (
 
 _IGNORED = frozenset(("LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "SHELL", "HEALTHCHECK", "STOPSIGNAL"))
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_PATH = re.compile(r"\$\{?PATH\b")
+_OPEN = re.compile(r"\$[\w{@*#?$!-]")
+"""The beginning of a variable."""
 _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)$")
 _TOP = re.compile(r"(?<![\w./:])/((?!(?:" + "|".join(NAMES.sandbox_folders) + r")\b)\w[\w.-]*)")
 """The first part of an absolute path in a command, besides those that the sandbox has itself."""
@@ -265,6 +269,20 @@ def _expand(image: Image, text: str) -> str:
     return _VARIABLE.sub(find, text)
 
 
+def _fill(image: Image, document: HereDocument, path: str) -> str:
+    """Return the text of the file `path` that a Dockerfile writes. Raises: `ConfigError` if it has a variable whose
+    value only the image has."""
+    if document.is_literal:
+        return document.text
+    # Every second part is a character after a backslash, which is removed.
+    parts = _ESCAPE.split(document.text)
+    filled = [_expand(image, part) for part in parts[::2]]
+    if any(map(_PATH.search, parts[::2])) or any(map(_OPEN.search, filled)):
+        raise needs_image(f"its Dockerfile writes {path!r} with variables that are not known")
+    parts[::2] = filled
+    return "".join(parts)
+
+
 def _resolve(image: Image, path: str) -> str:
     """Return a path of the Dockerfile as an absolute one. Raises: `ConfigError` for one with open variables."""
     if "$" in path or "`" in path:
@@ -303,10 +321,8 @@ def _copy(image: Image, build: ImageBuild, item: Instruction) -> None:
         return
     for document in item.documents:
         sources.remove(shlex.split(document.mark)[0])
-        text = document.text if document.is_literal else _expand(image, document.text)
-        if not document.is_literal and _VARIABLE.search(text):
-            raise needs_image(f"its Dockerfile writes {target!r} with variables that are not known")
-        image.files[f"{target}/{document.name}" if is_folder else target] = text.encode()
+        place = f"{target}/{document.name}" if is_folder else target
+        image.files[place] = _fill(image, document, place).encode()
     for source in sources:
         inner = source.strip("/").removeprefix("./")
         named = [context] if inner in ("", ".") else sorted(context.glob(inner))

@@ -191,12 +191,15 @@ class SteppedHarborTask(HarborTask):
         """Put the files of a turn into the working folder, and run its script. Return why it cannot begin, or an
         empty text. Raises: `SandboxError`."""
         folder, runnable, commands = self._image.folder, [], []
+        what = f"its step {turn.name!r}" if turn.name else "its environment"
         for path in sorted(turn.workdir.rglob("*") if turn.workdir else ()):
             if turn.workdir and path.is_file():
                 target = posixpath.join(folder, path.relative_to(turn.workdir).as_posix())
-                sandbox.write(
-                    target[1:] if self._image.root else self._image.place(target), path.read_bytes()
-                )
+                inner = target[1:] if self._image.root else self._image.place(target)
+                try:
+                    sandbox.write(inner, path.read_bytes())
+                except SandboxError as error:
+                    return f"{what} could not be prepared: {error}"
                 runnable += [shlex.quote(target)] if os.access(path, os.X_OK) else []
         if runnable:
             commands.append(f"chmod +x {' '.join(runnable)}")
@@ -210,7 +213,6 @@ class SteppedHarborTask(HarborTask):
             outcome = await place.run(script, sandbox, Limits(seconds=self._seconds))
         said = outcome.reason or outcome.text.strip()[-200:] or f"exit code {outcome.exit_code}"
         is_ready = outcome.exit_code == 0 and outcome.stop is None
-        what = f"its step {turn.name!r}" if turn.name else "its environment"
         return "" if is_ready else f"{what} could not be prepared: {said}"
 
 

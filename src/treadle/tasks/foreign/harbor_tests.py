@@ -108,9 +108,10 @@ class TurnTests:
         image, files = self._hand_over(files)
         # The files of a run in an image begin at the root, so the tests lie where they do in a container.
         base = "" if image.root else f"{_HIDDEN}/"
-        hidden = ["tests", "logs"] if image.root else [_HIDDEN]
         variables = {**self._variables, "TEST_DIR": "/tests", "BASH_ENV": "/tests/.installers.sh"}
         places = {"/tests": f"{_HIDDEN}/tests", "/logs/verifier": f"{_HIDDEN}/logs/verifier"}
+        # A file of the run in place of these folders would keep the tests from being started.
+        hidden = ["tests", "logs"] if image.root else [_HIDDEN, *map(image.place, places)]
         name = self._turn.script.name
         runner = "" if OTHER_PROGRAM.match(self._script) else f"{BASH} "
         command = f"cd {shlex.quote(image.folder)} && {runner}/tests/{name}"
