@@ -199,7 +199,7 @@ class JobCommand:
         words = progress.WORDS
         missing = f"{write_count(progress.wanted - progress.kept, words.noun)} missing"
         if end.reason == "stopped":
-            is_whole = progress.kept >= progress.wanted
+            is_whole = 0 < progress.wanted <= progress.kept
             print_interrupted("; nothing is missing" if is_whole else f"; go on with: {self.again}")
             return ExitCode.INTERRUPTED
         if end.reason == "failures":
