@@ -12,7 +12,7 @@ from tests.cli.command import Cli
 from tests.cli.scripted import Script, say
 from tests.cli.test_help import ALL
 
-from treadle.cli.chat.conversation import chat
+from treadle.cli.commands.chatting import chat
 from treadle.cli.commands.drive_runs import fork, resume, run
 from treadle.cli.commands.replies import approve
 from treadle.cli.options.agent_options import AgentFlags, PolicyOptions

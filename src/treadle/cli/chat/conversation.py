@@ -19,28 +19,20 @@ from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
 from treadle.cli.jobs.execute import CommandLoop
-from treadle.cli.jobs.journals import open_existing
-from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
-from treadle.cli.jobs.run_files import read_mount
-from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
+from treadle.cli.jobs.resumed_agents import print_knowledge
 from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.output import is_live, print_error, print_line, print_note, spinner, write_count
 from treadle.cli.terminal.session_meter import SessionMeter, TurnView
 from treadle.cli.terminal.terminal_asker import find_person
 from treadle.cli.terminal.transcripts import EventPrinter
 from treadle.cli.terminal.view import JsonView
-from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
+from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import TurnCompleted, TurnStarted
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, Message, StopReason, ToolCall
-from treadle.journal.protocol import Journal
-from treadle.journal.registry import open_journal
-from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.routing.judging.judges import ASK_TOOL
 from treadle.runs.run import Run
-from treadle.runs.statuses import find_run
 
 _MAX_TOOLS = 8
 """How many tools are named when a conversation begins."""
@@ -352,84 +344,9 @@ class Chat:
             print_note("this is answered after the turn")
 
 
-def chat(
-    session: str | None = None,
-    is_continued: bool = False,
-    *,
-    agent: AgentFlags,
-    knowledge: KnowledgeOptions,
-    is_trusted: bool = False,
-    mount: o.MountOptions,
-    instructions: str | None = None,
-    journal: str | None = None,
-    level: o.Level = "process",
-    limits: PolicyOptions,
-    is_json: bool = False,
-) -> int:
-    """Chat with a model that has tools.
-
-    Ctrl-C stops a turn, Ctrl-D leaves. The limits count for each turn. With --json, each line of the input is a
-    message, and each turn ends with its summary.
-
-    Examples:
-        treadle chat --model openai:gpt-5-mini --mount ./notes
-        treadle chat --continue
-    """
-    if is_continued and session is not None:
-        raise ConfigError("give --session or --continue, not both")
-    follow_up = FollowUp(journal, agent)
-    is_new = session is None and not is_continued
-    if not is_new and (mount.path is not None or instructions is not None):
-        raise ConfigError(
-            "a session keeps its files and instructions; --mount and --instructions are for a new one"
-        )
-    if not is_new and knowledge.is_given:
-        raise ConfigError(
-            "a session keeps its persona, memory, skills, documents and judge; --persona, --memory, --user, "
-            "--skills, --document and --judge are for a new one"
-        )
-    with open_journal(journal, level) if is_new else open_existing(journal, level) as opened:
-
-        def make(model: str | None, run_id: str | None) -> Agent:
-            given = agent
-            if model is not None:
-                # A provider has a server and a key of its own; --base-url and --api-key belong to --model.
-                has_own = ":" in model and model != agent.model
-                server = (None, None) if has_own else (agent.base_url, agent.api_key)
-                given = replace(agent, model=model, base_url=server[0], api_key=server[1])
-            if run_id is not None:
-                return ResumedAgents(opened, given, limits, is_trusted=is_trusted).agent_for_run(run_id)
-            return make_agent(
-                given,
-                opened,
-                limits=limits,
-                instructions=instructions,
-                files=read_mount(mount),
-                knowledge=knowledge,
-                is_trusted=is_trusted,
-                is_chat=True,
-            )
-
-        run_id = None
-        if not is_new:
-            run_id = _find_newest(opened) if session is None else find_run(opened, session)
-        is_judge_named = is_new and knowledge.over_file().judge is not None
-        return Chat(make, follow_up, run_id, is_json=is_json, has_named_judge=is_judge_named).run()
-
-
 def _find_end(run: Run) -> int | None:
     """Return the number of the event that ended the newest turn; `None` if that turn has not ended."""
     for event in reversed(run.events):
         if isinstance(event.body, TurnStarted | TurnCompleted):
             return event.seq if isinstance(event.body, TurnCompleted) else None
     return None
-
-
-def _find_newest(journal: Journal) -> str:
-    """Return the id of the newest session. Raises: `RunNotFoundError` if there is none."""
-    found = journal.runs(RunFilter(is_session=True), limit=1, newest_first=True)
-    if not found:
-        raise RunNotFoundError(
-            "there is no session in this journal; begin one with: treadle chat --model NAME"
-        )
-    return found[0].run_id

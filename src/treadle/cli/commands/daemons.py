@@ -1,6 +1,5 @@
 """`treadle serve` and `treadle worker`: processes that work until they are stopped."""
 
-import asyncio
 import contextlib
 import json
 import re
@@ -8,8 +7,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
 from treadle.cli.terminal.output import (
     flush,
     print_error,
@@ -20,14 +19,11 @@ from treadle.cli.terminal.output import (
     write_count,
 )
 from treadle.core.errors import ConfigError
-from treadle.core.texts.masking import hide_password
-from treadle.journal.registry import open_journal
 from treadle.journal.run_info import DEFAULT_QUEUE
-from treadle.runs.retries import RetryPolicy
-from treadle.telemetry.turn_log import configured_hooks
-from treadle.workers.protocol import WorkerOptions
-from treadle.workers.queued import WorkerReport
-from treadle.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.workers.queued import WorkerReport
+    from treadle.workers.worker import Worker
 
 _REPORT_SECONDS = 0.5
 
@@ -51,6 +47,9 @@ def serve(
         treadle serve --model mock:echo
         treadle serve --config treadle.toml --journal postgres://me@db.example/runs
     """
+    # What a command works with is not needed for its help.
+    from treadle.cli.jobs.execute import execute
+    from treadle.journal.registry import open_journal
     from treadle.server.admission.access import new_key as make_key
     from treadle.server.api_server import load_served, serve_api, settle_memory
 
@@ -105,8 +104,17 @@ def worker(
         treadle worker --journal runs.db
         treadle worker --journal postgres://me@db.example/runs --queue nightly --window 256
     """
-    options = WorkerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
+    import asyncio
 
+    from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
+    from treadle.core.texts.masking import hide_password
+    from treadle.journal.registry import open_journal
+    from treadle.runs.retries import RetryPolicy
+    from treadle.telemetry.turn_log import configured_hooks
+    from treadle.workers.protocol import WorkerOptions
+    from treadle.workers.worker import Worker
+
+    options = WorkerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
     report = take_stdout() if is_json else None
 
     async def work() -> None:
@@ -133,15 +141,21 @@ def worker(
         execute(work())
 
 
-def _tell(report: Callable[[WorkerReport], None] | None, run_id: str, error: Exception) -> None:
+def _tell(report: "Callable[[WorkerReport], None] | None", run_id: str, error: Exception) -> None:
+    from treadle.workers.queued import WorkerReport
+
     if report is not None:
         report(WorkerReport.of(run_id, error))
     else:
         print_error(f"run {run_id} cannot be driven here: {error}")
 
 
-async def _report(working: Worker, report: Callable[[WorkerReport], None]) -> None:
+async def _report(working: "Worker", report: "Callable[[WorkerReport], None]") -> None:
     """Report what the worker drives, whenever that has changed."""
+    import asyncio
+
+    from treadle.workers.queued import WorkerReport
+
     told = None
     while True:
         count = working.in_flight.status()
