@@ -13,6 +13,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import Role, ToolCall
 from treadle.evals import evaluate
+from treadle.evals.evaluation_config import EvaluationConfig
 from treadle.evals.row_samples import read_answers
 from treadle.export.exporter import FORMATS, encode_row
 from treadle.export.rows import load_row
@@ -126,6 +127,21 @@ def test_calls_of_unknown_tools_are_told(tmp_path: Path, caplog: pytest.LogCaptu
     assert len(read_answers([str(path)])) == 1
     assert "no model can make the calls of 1 of its rows: line 1: it calls 'look'" in caplog.text
     assert "left out 1 of its rows: line 2: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"tasks": ["files:test"]}, ["check"]),
+        ({"rows": ["rows.jsonl"]}, ["calls"]),
+        ({"tasks": ["files:test"], "rows": ["rows.jsonl"]}, ["check", "calls"]),
+    ],
+)
+def test_only_scorers_that_have_something_to_judge_are_the_default(
+    given: dict[str, list[str]], names: list[str]
+) -> None:
+    config = EvaluationConfig.model_validate({"models": ["oracle"], **given})
+    assert [spec.name for spec in config.scorers()] == names
 
 
 def test_limits_of_a_loop_are_refused_for_rows_alone(tmp_path: Path) -> None:

@@ -434,6 +434,9 @@ def test_the_first_difference_of_two_runs_is_shown(browser: Chromium, served: Se
     show(browser, served.address(place), ".pair.differs")
     assert "The first difference is in step 2" in text_of(browser, ".bar")
     assert "I stop here." in text_of(browser, ".pair.differs")
+    place = f"compare/{served.runs['tidy']}/{served.runs['failed']}"
+    show(browser, served.address(place), ".pair.differs")
+    assert "The first difference is before the first turn" in text_of(browser, ".bar")
     # What is further below is drawn once it is scrolled to.
     place = f"compare/{served.runs['long']}/{served.runs['tidy']}"
     show(browser, served.address(place), ".pair.differs")

@@ -54,12 +54,17 @@ def test_runs_of_two_journals_are_listed_read_and_compared(tmp_path: Path, scree
         screen.wait("document.querySelectorAll('.sides .side').length === 2")
         assert "apple" in screen.run("document.querySelector('.pairs').innerText")
         assert "pear" in screen.run("document.querySelector('.pairs').innerText")
+        # Both runs have the same title and the same id; only their journals tell them apart.
+        sides = screen.run("[...document.querySelectorAll('.sides .side')].map(one => one.innerText)")
+        assert ["one.db" in sides[0], "two.db" in sides[0]] == [True, False]
+        assert ["one.db" in sides[1], "two.db" in sides[1]] == [False, True]
         screen.check()
         screen.browser.open(str(screen.run("location.href")), 1200, 900)
         screen.wait("document.querySelector('.pairs')?.innerText.includes('pear')")
         screen.run("document.querySelectorAll('.sides .side a')[1].click()")
         screen.wait("document.querySelector('.transcript')?.innerText.includes('pear')")
         assert screen.run("document.querySelector('button.id').innerText") == "same"
+        assert "two.db" in screen.run("document.querySelector('.facts-line').innerText")
         # What a run of the second journal leads to is of that journal.
         screen.browser.open("about:blank")
         screen.open(f"{url}&/run/%40other%2F{tidied}?view=forks")

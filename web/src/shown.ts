@@ -1,5 +1,5 @@
 /** What there is to show: a server says what it was started with, and a file holds the answers of some pages. */
-import { get, has, isLive, OTHER } from "./source";
+import { get, has, isFiled, isLive, isOther, OTHER } from "./source";
 
 export interface Shown {
   /** The pages that have data, by the first parts of their addresses. */
@@ -33,6 +33,8 @@ export async function loadShown(): Promise<Shown> {
 
 /** The names of the two journals; empty if there is only one. */
 export const journals = (): readonly string[] => shown.journals ?? [];
+/** The name of the journal that has a run; empty if the page shows only one, or the run is in a file. */
+export const journalOf = (runId: string): string => (isFiled(runId) ? "" : journals()[isOther(runId) ? 1 : 0] ?? "");
 /** What the ids of the runs of the first or the second dataset or evaluation begin with; `null` if a server has no such runs. */
 export const signOfRuns = (place: number): string | null => (place === 0 ? "" : journals().length ? OTHER : null);
 export const isShown = (page: string): boolean => (isLive ? shown.pages.includes(page) : has(ADDRESSES[page] ?? ""));

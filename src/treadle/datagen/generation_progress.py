@@ -31,7 +31,7 @@ class TopicExpanded(JobNotice, frozen=True, tag="topic_expanded"):
     def line(self) -> str | None:
         if self.error is None:
             return None
-        return f"no subtopics for {' › '.join(self.path):.100}: {self.error:.200}"
+        return f"no subtopics for {' › '.join(self.path)}: {self.error}"
 
     def share(self) -> tuple[int, int]:
         return self.done, self.expected

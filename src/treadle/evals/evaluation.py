@@ -86,7 +86,7 @@ class SampleGraded(JobNotice, frozen=True, tag="sample_graded"):
     """Why there is no score; `None` if there is one."""
 
     def line(self) -> str | None:
-        return None if self.reason is None else f"{self.run_id} failed: {self.reason:.200}"
+        return None if self.reason is None else f"{self.run_id} failed: {self.reason}"
 
 
 class SampleRetried(AttemptRetried, frozen=True, tag="sample_retried"):

@@ -88,7 +88,8 @@ class EvaluationConfig(AttemptSection):
 
     def scorers(self) -> tuple[RewardSpec, ...]:
         """Return the scorers with their weights. Raises: `ConfigError`."""
-        return read_rewards(self.rewards or {"check": 1.0, **({"calls": 1.0} if self.rows else {})})
+        defaults = {"check": self.tasks, "calls": self.rows}
+        return read_rewards(self.rewards or {name: 1.0 for name, given in defaults.items() if given})
 
 
 class EvaluationSpec(Struct, frozen=True):

@@ -103,7 +103,7 @@ class AttemptRetried(JobNotice, frozen=True, tag="attempt_retried"):
     error: str
 
     def line(self) -> str:
-        return f"{self.run_id} is tried again: {self.error:.200}"
+        return f"{self.run_id} is tried again: {self.error}"
 
     def key(self) -> str:
         """See `JobNotice.key`. If a server fails, all attempts in flight fail with the same text."""

@@ -62,7 +62,7 @@ class ServerFailed(JobNotice, frozen=True, tag="server_failed"):
     retry_in_seconds: float
 
     def line(self) -> str:
-        return f"{self.model} is asked again in {self.retry_in_seconds:.2g} s: {self.error:.200}"
+        return f"{self.model} is asked again in {self.retry_in_seconds:.2g} s: {self.error}"
 
     def key(self) -> str:
         """See `JobNotice.key`."""

@@ -53,7 +53,7 @@ class GroupEnded(JobNotice, frozen=True, tag="group_ended"):
 
     def line(self) -> str | None:
         verb = "was dropped" if self.status == "dropped" else self.status
-        return None if self.reason is None else f"{self.group_id} {verb}: {self.reason:.200}"
+        return None if self.reason is None else f"{self.group_id} {verb}: {self.reason}"
 
 
 class HeldOutEnded(RolloutEnded, frozen=True, tag="held_out_ended"):
@@ -69,7 +69,7 @@ class VersionScored(JobNotice, frozen=True, tag="version_scored"):
     """Why there is no score; `None` if there is one."""
 
     def line(self) -> str:
-        return f"held-out tasks: {self.score}" if self.score else f"held-out tasks failed: {self.reason:.200}"
+        return f"held-out tasks: {self.score}" if self.score else f"held-out tasks failed: {self.reason}"
 
 
 class Waiting(JobNotice, frozen=True, tag="waiting"):

@@ -264,6 +264,18 @@ def test_an_error_of_many_rollouts_is_printed_once(capsys: pytest.CaptureFixture
     assert out.splitlines() == ["name: run-0 is tried again: refused", "name: run-3 is tried again: slow"]
 
 
+def test_the_end_of_an_error_is_printed_and_a_longer_one_is_marked_as_cut(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = TextLines("name")
+    for error in ("x" * 300 + ". Give another address", "y" * 3_000):
+        lines.on_notice(RolloutRetried(run_id="run-0", attempt=1, error=error), RolloutProgress())
+    out, _ = capsys.readouterr()
+    whole, cut = out.splitlines()
+    assert whole.endswith("Give another address")
+    assert cut.endswith("y…") and len(cut) < 600
+
+
 def test_an_export_has_the_rewards_that_were_delivered(cli: Cli) -> None:
     """Rewards have weights, which an export of the journal must not forget."""
     weights = ("--reward", "check=0.5", "--reward", "tool_use=0", "--set", "tree={roots: 1}")

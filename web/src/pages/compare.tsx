@@ -11,6 +11,7 @@ import { differing } from "../parts/worddiff";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
 import { change, go, to, usePlace, useSwitch } from "../router";
+import { journalOf } from "../shown";
 import { bare, has, isFiled, openFile } from "../source";
 import type { RunInfo } from "../types";
 import type { PageSpec } from ".";
@@ -80,7 +81,7 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
     <div className="side">
       <div className="cut" title={fold.title}>{fold.title}</div>
       {isFiled(run.runId) ? <span className="soft">in a file</span> : <a className="mono" href={to(["run", run.runId])}>{bare(run.runId).slice(0, 12)}</a>} <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
-      <span className="soft row wrap"><span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
+      <span className="soft row wrap">{journalOf(run.runId) && <span>{journalOf(run.runId)}</span>}<span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
     </div>
   );
 }
@@ -176,7 +177,7 @@ function Sides({ left, right }: { left: string; right: string }): ReactNode {
     <main className="page">
       <h1 className="hidden">Two runs compared</h1>
       <div className="bar">
-        <span>{at ? <>The first difference is in {at.step ? "step" : "turn"} <b>{at.step || at.turn}</b>{at.kind === "inference" ? "" : `, at “${at.title}”`}; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
+        <span>{at ? <>The first difference is {at.turn ? <>in {at.step ? "step" : "turn"} <b>{at.step || at.turn}</b></> : "before the first turn"}{at.kind === "inference" ? "" : `, at “${at.title}”`}; {many(differ, "part")} differ.</> : "These runs are equal, apart from ids and times."}</span>
         <span className="grow" />
         <button onClick={() => jump(-1)} disabled={first < 0}>Difference before</button>
         <button onClick={() => jump(1)} disabled={first < 0}>Next difference</button>

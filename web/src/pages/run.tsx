@@ -18,6 +18,7 @@ import { describeRun, Sums } from "../parts/runchip";
 import { Timeline } from "../parts/timeline";
 import { Transcript } from "../parts/transcript";
 import { change, go, to, useIds, usePlace, useSwitch } from "../router";
+import { journalOf } from "../shown";
 import { bare, has, isLive } from "../source";
 import type { PageSpec } from ".";
 import { tokensOf } from "./tokens";
@@ -67,6 +68,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
       </div>
       <div className="row wrap soft facts-line">
         <button className="plain mono id" onClick={() => void copy(bare(run.runId))} title="Copy the id">{bare(run.runId)}</button>
+        {journalOf(run.runId) && <span title="journal">{journalOf(run.runId)}</span>}
         <span>{fold.model}</span>
         <span>{many(fold.turn, "turn")}, {many(run.info?.steps ?? 0, "step")}</span>
         <Sums run={run} />

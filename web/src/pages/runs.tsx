@@ -199,7 +199,7 @@ function Filters({ runs, hasCalled, clear }: { runs: readonly RunInfo[]; hasCall
           {journals().map((name, number) => <option key={name} value={number ? "other" : ""}>{name}</option>)}
         </select>
       )}
-      <Filter name="text" placeholder="Text in a conversation, or a run’s id" title="What users and models wrote, and the results of tools" width={240} />
+      <Filter name="text" placeholder="Text, or a run’s id" title="What users and models wrote, and the results of tools; or the beginning of a run’s id" width={240} />
       <select aria-label="Status" style={{ maxWidth: 130 }} value={place.query.get("status") ?? ""} onChange={(event) => change({ status: event.target.value })}>
         <option value="">any status</option>
         {Object.entries(STATUSES).map(([value, { name }]) => <option key={value} value={value}>{name}</option>)}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 N = TypeVar("N", bound=JobNotice)
 _LINE_SECONDS = 5.0
 """How often a line with the counts is printed into a pipe."""
+_LINE_CHARS = 500
+"""The longest line about a notice. The end of an error often says what to do."""
 _PACE_SECONDS, _PACE_ITEMS = 60.0, 20
 _HINT = "Ctrl-C finishes the {}s in flight and stops; a second Ctrl-C stops at once"
 _SHORT_HINT = "Ctrl-C: finish and stop; twice: stop now"
@@ -124,7 +126,7 @@ class TextLines(JobView):
         if (line := notice.line()) is not None:
             if notice.key() not in self._told:
                 self._told.add(notice.key())
-                self._say(line)
+                self._say(shorten(line, _LINE_CHARS))
         elif is_first or time.monotonic() - self._printed_at >= _LINE_SECONDS:
             self._told.clear()
             early = None if progress.wanted else notice.describe()
