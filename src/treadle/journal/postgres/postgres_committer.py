@@ -341,8 +341,8 @@ class PostgresCommitter(Committer[Transaction]):
     def _is_committed(self, db: Db, number: int) -> bool:
         """Return whether the server has committed a transaction before the connection was lost.
 
-        Raises: `psycopg.Error` if it has not yet ended it, such as while a standby does not confirm it. The link asks
-        again, for as long as it waits for a server that is away.
+        Raises: `psycopg.Error` if it has not yet ended it, such as while a standby does not confirm it. The link
+        asks again, for as long as it waits for a server that is away.
         """
         try:
             status = run_query(db, "SELECT txid_status(?)", (number,))[0][0]
