@@ -383,6 +383,57 @@ async def test_a_transaction_whose_answer_was_lost_has_its_result(
         assert journal.runs() == []
 
 
+class Holding(Proxy):
+    """A proxy that loses the connection that makes a transaction, while the server does not notice that."""
+
+    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if self.hides_commits and not is_answer and b"COMMIT" in data:
+                    self.hides_commits = False
+                    source.shutdown(socket.SHUT_RDWR)
+                    return
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("is_ended", [True, False], ids=["ended", "never ended"])
+async def test_a_transaction_that_the_server_has_not_ended(
+    tmp_path: Path, postgres_server: Server, postgres_url: str, is_ended: bool
+) -> None:
+    """It is made again when the server has ended it. A journal that is closed does not wait for that."""
+    proxy = Holding(tmp_path, postgres_server.folder)
+    journal = open_journal(f"{postgres_url.partition('?')[0]}?host={tmp_path}", lease_seconds=CALM)
+    made = [Resource(kind="file", resource_id="x", created_at=1.0)]
+    await begin(journal)
+    proxy.hides_commits = True
+    doing = asyncio.ensure_future(asyncio.to_thread(journal.resources.add, made, 1.0))
+    async with asyncio.timeout(60):
+        while proxy.hides_commits:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # the journal asks what became of it
+        assert not doing.done()
+        if is_ended:
+            proxy.cut()
+            await doing
+            assert journal.resources.get("file", "x", 1.0) is not None
+        await asyncio.to_thread(journal.close)
+        if not is_ended:
+            with pytest.raises(JournalError, match="is closed"):
+                await doing
+    proxy.close()
+
+
+async def test_a_transaction_of_another_server_was_not_committed(postgres_url: str) -> None:
+    """A standby that took over may never have got it."""
+    with open_journal(postgres_url) as journal:
+        await begin(journal)
+        committer: Any = journal._committer  # type: ignore[attr-defined]
+        [(number,)] = execute(postgres_url, "SELECT txid_current() + 1000000")
+        with psycopg.connect(postgres_url, autocommit=True) as db:
+            assert not committer._is_committed(db, number)
+
+
 async def test_commits_that_are_made_again_stay_apart(
     proxy: Proxy, tmp_path: Path, postgres_url: str
 ) -> None:

@@ -403,6 +403,11 @@ def test_names_that_derive_from_that_of_a_model_are_hidden(name: str) -> None:
     )
 
 
+def test_a_model_whose_name_is_a_word_hides_no_words() -> None:
+    assert hide_servers("model 'a' failed: a file is missing") == "the model failed: a file is missing"
+    assert hide_model("o3 is down, see o3-mini", "o3", "fast") == "fast is down, see fast"
+
+
 @pytest.mark.parametrize("place", ["owner@127.0.0.1:1", "owner@db.invalid", "?host=/nowhere/owner"])
 def test_the_address_of_a_database_is_hidden(place: str) -> None:
     at, _, options = place.partition("?")

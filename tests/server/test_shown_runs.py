@@ -132,3 +132,43 @@ async def _follow(http: httpx.AsyncClient, route: str, headers: dict[str, str]) 
             if line.startswith("event: noted"):
                 break
     return lines
+
+
+async def test_a_client_is_not_told_the_error_of_a_sub_agents_engine(
+    tmp_path: Path, journal: Journal, key_of: Any
+) -> None:
+    path = tmp_path / "treadle.toml"
+
+    def serve_both(received: Received) -> Reply:
+        body = received.json()
+        if body["model"] == "secret-model":
+            told = "secret-model (ft:secret-model:org) at http://10.1.2.3:8000/v1 is broken"
+            return Reply({"error": {"message": told}}, 500)
+        is_begin = body["messages"][-1]["role"] == "user"
+        return Reply(calls(("c1", "helper", '{"task": "go"}')) if is_begin else answer("done"))
+
+    async with serve(serve_both) as engine:
+        (tmp_path / "helpers.py").write_text(
+            "from treadle import Agent, model as make\n"
+            f'model = make("openai:secret-model", base_url="{engine.base_url}", api_key="k", max_attempts=1)\n'
+            'helper = Agent(model).as_tool("helper", "Helps.")\n'
+        )
+        path.write_text(
+            f'{KEYS}\n[models.fast]\nmodel = "openai:plain"\nbase_url = "{engine.base_url}"\n'
+            f'api_key_env = ""\n[agents.boss]\nmodel = "fast"\ntools = ["{tmp_path}/helpers.py:helper"]\n'
+        )
+        async with (
+            serving(path, journal) as url,
+            httpx.AsyncClient(base_url=f"{url}/v1/", timeout=30) as http,
+        ):
+            body = {"agent": "boss", "input": "go", "wait": True}
+            made = (await http.post("runs", json=body, headers=key_of("kim"))).json()
+            assert "id" in made, made
+            # Exact tokens are what the model has seen, the error included.
+            formats = ("tokens", "atropos", "verifiers")
+            for route in [route for route in ROUTES if not route.endswith(formats)]:
+                told = (await http.get(route.replace("RUN", made["id"]), headers=key_of("kim"))).text
+                assert "secret-model" not in told, route
+                assert "10.1.2.3" not in told, route
+            seen = await http.get(f"runs/{made['id']}/events", headers=key_of("kim"))
+            assert "The agent failed: " in seen.text

@@ -4,8 +4,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -353,3 +353,62 @@ async def test_the_older_transport_of_events(tmp_path: Path) -> None:
             process.wait()
             with pytest.raises(ToolError, match="nothing answers at its address"):
                 await named(server, "add").call({"a": 1, "b": 2}, context())
+
+
+@pytest.mark.parametrize("is_down", [False, True], ids=["started again", "down"])
+async def test_events_that_do_not_end_with_their_server(tmp_path: Path, is_down: bool) -> None:
+    """As behind a balancer, and with a machine that has lost its power."""
+    with running(tmp_path, kind="sse") as (url, process):
+        port = int(url.split(":")[2].removesuffix("/sse"))
+        async with hold_open(port) as (held, requests):
+            server = MCPServer(f"http://127.0.0.1:{held}/sse", transport="sse")
+            await server.open()
+            add, report = named(server, "add"), named(server, "report")
+            assert (await add.call({"a": 1, "b": 2}, context())).content == "3"
+            process.kill()
+            process.wait()
+            while requests:
+                await asyncio.sleep(0.01)
+            async with asyncio.timeout(60):
+                if is_down:
+                    with pytest.raises(ToolError, match="the MCP server '127_0_0_1'"):
+                        await add.call({"a": 1, "b": 2}, context())
+                with running(tmp_path, port=str(port), kind="sse"):
+                    assert (await report.call({"steps": 0}, context())).content == "reported"
+                    assert (await add.call({"a": 1, "b": 2}, context())).content == "3"
+                    await server.aclose()
+
+
+@asynccontextmanager
+async def hold_open(port: int) -> AsyncIterator[tuple[int, set[asyncio.StreamWriter]]]:
+    """A port whose connections are passed on to `port`, and the connections for requests that are open. That of
+    the events stays open when its other end is closed."""
+    requests: set[asyncio.StreamWriter] = set()
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                target.write(data)
+                await target.drain()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            answers, calls = await asyncio.open_connection("127.0.0.1", port)
+            begin = await reader.read(4)
+            calls.write(begin)
+            sending = asyncio.create_task(pump(reader, calls))
+            is_held = begin.startswith(b"GET")
+            requests.update(() if is_held else (writer,))
+            await pump(answers, writer)
+            if is_held:
+                await sending
+            sending.cancel()
+            calls.close()
+        writer.close()
+        requests.discard(writer)
+
+    listener = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield listener.sockets[0].getsockname()[1], requests
+    finally:
+        listener.close()

@@ -47,6 +47,8 @@ _IF_EXISTS = IfExists(is_likely=True, accepts_waiting=True, needs_trust=False, c
 """A call that is repeated after a crash takes the outcome of its run, an error included."""
 _SHOWN_CHARS = 300
 """How many characters of an agent's instructions its default description shows."""
+AGENT_FAILED = "The agent failed:"
+"""The beginning of the result of a call whose agent failed, before the error of the agent's run."""
 
 
 class AgentTool:
@@ -195,7 +197,7 @@ class AgentTool:
         if run.status is not Status.FINISHED:
             raise NoResultError(f"the agent was stopped; its run is {run.run_id!r}")
         if run.error is not None:
-            text = f"The agent failed: {run.error}\n{run.output}".rstrip()
+            text = f"{AGENT_FAILED} {run.error}\n{run.output}".rstrip()
             if run.fault is Fault.INFRASTRUCTURE:
                 raise NoResultError(text)
             return ToolOutput(text, is_error=True)

@@ -4,7 +4,7 @@ Names of models are those that clients know. Settings, paths and the names of to
 addresses are taken out of errors. What the agent reads and says, its tools and its limits are shown.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.events.narrowing import Item
+from treadle.core.types import Message, Role
 from treadle.export.groups import Group
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
-from treadle.server.admission.access import ApiCaller, hide_model, hide_servers
+from treadle.server.admission.access import ApiCaller, hide_in_result, hide_model, hide_servers
 from treadle.server.run_host import AGENT
 
 _TOLD = (
@@ -54,6 +55,16 @@ def view_of(caller: ApiCaller, info: RunInfo) -> Callable[[Item], Item] | None:
 def journal_of(journal: Journal, caller: ApiCaller) -> Journal:
     """Return the runs of a journal as a client sees them, for what only reads."""
     return journal if caller.sees_all else cast("Journal", _ShownJournal(journal, caller))
+
+
+def show_messages(caller: ApiCaller, messages: Sequence[Message]) -> list[Message]:
+    """Return messages of a run as a client sees them."""
+    if caller.sees_all:
+        return list(messages)
+    return [
+        replace(item, content=hide_in_result(item.content)) if item.role is Role.TOOL else item
+        for item in messages
+    ]
 
 
 def show_group(group: Group) -> Group:
@@ -98,6 +109,8 @@ def _hide(text: str, info: RunInfo) -> str:
 
 
 def _show_event(event: Any, caller: ApiCaller, info: RunInfo) -> Any:
+    if isinstance(event.body, e.ToolCompleted):
+        return _show_result(event)
     if not isinstance(event.body, _TOLD):
         return event
     fields: dict[str, Any] = msgspec.json.decode(event.raw or e.encode_body(event.body))
@@ -119,3 +132,12 @@ def _show_event(event: Any, caller: ApiCaller, info: RunInfo) -> Any:
         }
     raw = msgspec.json.encode(fields)
     return e.Event(event.run_id, event.seq, e.decode_body(raw), raw)
+
+
+def _show_result(event: Any) -> Any:
+    result = event.body.result
+    told = hide_in_result(result.content)
+    if told == result.content:
+        return event
+    body = replace(event.body, result=replace(result, content=told))
+    return e.Event(event.run_id, event.seq, body, e.encode_body(body))

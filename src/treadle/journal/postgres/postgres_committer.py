@@ -14,7 +14,6 @@ import contextlib
 import math
 import queue
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -52,8 +51,6 @@ _LOOP_BYTES = 512 * 1024
 """A commit of more bytes than this is left to the thread."""
 _COMMIT_BYTES = 32 * 1024 * 1024
 """A commit of more bytes than this is the only one that is on its way."""
-_PAUSE_SECONDS = 0.01
-"""How long to wait until a server that has lost the connection is asked again what became of a transaction."""
 
 
 class Transaction:
@@ -342,9 +339,17 @@ class PostgresCommitter(Committer[Transaction]):
         return result
 
     def _is_committed(self, db: Db, number: int) -> bool:
-        """Return whether the server has committed a transaction before the connection was lost."""
-        while (status := run_query(db, "SELECT txid_status(?)", (number,))[0][0]) == "in progress":
-            time.sleep(_PAUSE_SECONDS)
+        """Return whether the server has committed a transaction before the connection was lost.
+
+        Raises: `psycopg.Error` if it has not yet ended it, such as while a standby does not confirm it. The link
+        asks again, for as long as it waits for a server that is away.
+        """
+        try:
+            status = run_query(db, "SELECT txid_status(?)", (number,))[0][0]
+        except psycopg.errors.InvalidParameterValue:  # a standby that never got it is the server now
+            return False
+        if status == "in progress":
+            raise psycopg.errors.CannotConnectNow("a transaction of the lost connection has not ended yet")
         return bool(status == "committed")
 
     def _pipe_of(self, db: Db) -> Pipe:

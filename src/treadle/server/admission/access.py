@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from treadle.agent.subagent import AGENT_FAILED
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.models.config.tables import KeyTable, ServeTable
@@ -338,11 +339,19 @@ def hide_servers(text: str, *, hides_models: bool = True) -> str:
     return _FILE.sub("a file of the server", text)
 
 
+def hide_in_result(text: str) -> str:
+    """Return the result of a call; if it is the error of a sub-agent's run, without addresses and models' names."""
+    return hide_servers(text) if AGENT_FAILED in text else text
+
+
 def hide_model(text: str, name: str, alias: str) -> str:
     """Return a text in which `alias` stands for a model's name, and for the names that servers derive from it, such
-    as `ft:NAME:org`, `org/NAME` and `NAME-2026-01`."""
+    as `ft:NAME:org`, `org/NAME` and `NAME-2026-01`. A name of one or two letters could be any word, so it is hidden
+    only where a text says that it is a model."""
     own = re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)
     text = text.replace(f"model '{name}'", alias)
+    if len(name) < 3 and name.isalpha():
+        return text
     if _WORD.fullmatch(name) is None:
         return own.sub(lambda _: alias, text)
     return _WORD.sub(lambda found: alias if own.search(found[0]) else found[0], text)

@@ -32,6 +32,7 @@ from treadle.models.dialects.openai_responses.response_writer import (
     client_call,
 )
 from treadle.models.dialects.openai_responses.served import write_usage
+from treadle.server.admission.access import hide_in_result
 from treadle.server.no_answer import NoAnswerError, explain_ending
 from treadle.server.responses.item_parts import (
     REPEATED,
@@ -274,7 +275,7 @@ class ResponseFold(ResponseWriter):
                 item.item["results"] = results_of(body.result.structured)
             self._say_of(item, "file_search_call.completed")
         else:
-            said = body.result.content
+            said = hide_in_result(body.result.content)
             item.item |= {"error": error_of(said)} if body.result.is_error else {"output": said}
             self._say_of(item, f"mcp_call.{item.item['status']}")
         self._done(item)

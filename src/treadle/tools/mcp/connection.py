@@ -231,8 +231,9 @@ class Connection:
         trip = self._failed_trips.get(key, Trip())
         if self.is_over:
             await self.close()
-        if trip.is_unsent:
-            return FailureMeaning.NOT_RUN, self._describe(trip.error or error)
+        is_refused = self._target.transport == "sse" and 400 <= (trip.status or 0) < 500
+        if trip.is_unsent or is_refused:
+            return FailureMeaning.NOT_RUN, self._describe(trip.error or error, trip.status)
         verdict = judge(error, is_over=self.is_over, status=trip.status)
         return verdict, self._describe(error, trip.status)
 
@@ -339,6 +340,10 @@ class Connection:
         self._last = trip
         if trip.key is not None:
             self._failed_trips[trip.key] = trip
+        if self._target.transport == "sse" and (trip.error is not None or trip.status is not None):
+            # The SDK sends nothing more, and its requests would wait for their limits: the events of a server
+            # that has been started again end only if every machine on the way says so.
+            self._on_end()
 
     @contextlib.asynccontextmanager
     async def _watch(self, transport: Any) -> AsyncIterator[Any]:

@@ -23,6 +23,13 @@ _CONNECTION_CLOSED = -32000
 _NO_SESSION = re.compile(
     r"session.{0,80}(terminated|expired|not found|unknown)|no valid session|invalid session", re.I
 )
+_NOTHING_SAID = (
+    "Server returned an error response",
+    "Not Found",
+    "Session terminated",
+    "Connection closed",
+)
+"""Messages of the SDK that say no more than a status does."""
 
 
 class UnreachableError(TreadleError):
@@ -78,7 +85,7 @@ def describe(error: BaseException, status: int | None = None) -> str:
     """Return a short text for a message: what the server said or what happened, and what helps."""
     message = message_of(error)
     if hasattr(error, "code") and status is not None:
-        is_said = message not in ("Server returned an error response", "Not Found", "Session terminated")
+        is_said = message not in _NOTHING_SAID
         return f"it answers HTTP {_phrase(status)}{f' ({message})' if is_said else ''}{_advice(status)}"
     if hasattr(error, "code"):
         return message or "it gives no reason"
