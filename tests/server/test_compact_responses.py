@@ -11,14 +11,15 @@ import msgspec
 import openai
 import pytest
 from openai import AsyncOpenAI
-
 from tests.server.test_responses import ADD, serving
+
 from treadle import Run, open_journal
 from treadle.core.events import ContextCompacted, InferenceStarted, RunStarted
 from treadle.core.types import Role
 from treadle.journal.protocol import Journal
+from treadle.server.admission.access import hash_key
 
-CONFIG = """
+CONFIG = f"""
 [models.echo]
 model = "mock:echo"
 
@@ -26,22 +27,17 @@ model = "mock:echo"
 model = "openai/none"
 base_url = "http://127.0.0.1:9/v1"
 
-[serve]
-api_key_env = "NO_KEY_OF_SERVE"
-
 [serve.keys.ann]
-api_key_env = "KEY_OF_ANN"
-scopes = ["run", "read"]
+sha256 = "{hash_key("anns-key")}"
 
 [serve.keys.bob]
-api_key_env = "KEY_OF_BOB"
-scopes = ["run", "read"]
+sha256 = "{hash_key("bobs-key")}"
 
 [serve.keys.spent]
-api_key_env = "KEY_OF_SPENT"
-scopes = ["run", "read"]
+sha256 = "{hash_key("spents-key")}"
 max_tokens = 60
 """
+KEY = {"authorization": "Bearer anns-key"}
 TALK: list[Any] = [
     {"role": "user", "content": "Help me plan a Python web app."},
     {"role": "assistant", "content": "I suggest FastAPI with SQLite."},
@@ -57,9 +53,7 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
 
 
 @pytest.fixture
-async def url(tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    for name in ("ann", "bob", "spent"):
-        monkeypatch.setenv(f"KEY_OF_{name.upper()}", f"{name}-0123456789abcdef")
+async def url(tmp_path: Path, journal: Journal) -> AsyncIterator[str]:
     path = tmp_path / "treadle.toml"
     path.write_text(CONFIG)
     async with serving(path, journal) as served:
@@ -67,7 +61,7 @@ async def url(tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch)
 
 
 def client_of(url: str, name: str = "ann") -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{url}/v1", api_key=f"{name}-0123456789abcdef", max_retries=0)
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=f"{name}s-key", max_retries=0)
 
 
 def texts_of(output: list[Any]) -> list[str]:
@@ -231,9 +225,7 @@ async def test_a_summary_counts_for_the_budget_of_its_key(url: str) -> None:
 async def test_the_same_key_compacts_once(url: str, journal: Journal) -> None:
     key = {"Idempotency-Key": "one"}
     async with client_of(url) as client:
-        made = [
-            await client.responses.compact(model="echo", input=TALK, extra_headers=key) for _ in range(2)
-        ]
+        made = [await client.responses.compact(model="echo", input=TALK, extra_headers=key) for _ in range(2)]
         assert made[0] == made[1]
         assert len(journal.runs()) == 1
         await client.responses.delete(made[0].id)
@@ -242,11 +234,11 @@ async def test_the_same_key_compacts_once(url: str, journal: Journal) -> None:
 
 async def test_the_document_has_the_path(url: str) -> None:
     async with httpx.AsyncClient() as plain:
-        document = (await plain.get(f"{url}/openapi.json")).json()
+        document = (await plain.get(f"{url}/openapi.json", headers=KEY)).json()
         halves = await plain.post(
             f"{url}/v1/responses/compact",
             content=b'{"model": "echo", "input": "\\ud800"}',
-            headers={"authorization": "Bearer ann-0123456789abcdef", "content-type": "application/json"},
+            headers={**KEY, "content-type": "application/json"},
         )
     assert "post" in document["paths"]["/v1/responses/compact"]
     assert halves.status_code == 400

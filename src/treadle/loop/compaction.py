@@ -60,7 +60,13 @@ class Compaction:
         tokens = count_tokens(self._model, make_request(state, has_tools=state.turn.limit is None))
         is_refused = action.reason == "overflow"
         spare = self._bench.unoffered()
-        measured = measure(state, tokens or count_prompt(state), is_refused=is_refused, spare=spare)
+        measured = measure(
+            state,
+            tokens or count_prompt(state),
+            is_refused=is_refused,
+            is_whole=action.is_whole,
+            spare=spare,
+        )
         is_asked = action.reason == "asked"
         turns = state.policy.keep_turns
         plan = (
