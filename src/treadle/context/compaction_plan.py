@@ -139,10 +139,9 @@ def plan_whole(messages: Sequence[Message]) -> Plan:
     conversation after them."""
     earlier = [message for message in messages if is_summary(message)][-1:]
     told = [message for message in messages if message.role is not Role.SYSTEM and message not in earlier]
-    stays = (Role.SYSTEM, Role.USER)
     return Plan(
         messages=len(messages),
-        head=tuple([item for item in messages if item.role in stays and not is_summary(item)]),
+        head=tuple([it for it in messages if it.role in (Role.SYSTEM, Role.USER) and not is_summary(it)]),
         earlier=earlier[0] if earlier else None,
         old=tuple(told),
     )

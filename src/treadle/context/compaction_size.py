@@ -72,8 +72,8 @@ def measure(
     can be offered besides.
 
     If the server refused the prompt, or the window is not known, the room is a little less than the prompt. If
-    neither is known to be too small, no message has to become an excerpt, and the request for a summary may have all
-    of the conversation if it `is_whole`.
+    neither is known to be too small, no message has to become an excerpt, and the request for a summary may have
+    all of the conversation if it `is_whole`.
     """
     messages = tuple(state.messages)
     weights = [weigh_message(message) for message in messages]
@@ -84,8 +84,7 @@ def measure(
     if room is None or is_refused:
         share = _REFUSED_SHARES[min(state.turn.spent.overflows, len(_REFUSED_SHARES) - 1)]
         room = min(int(tokens * share), room or tokens)
-        if is_whole and is_unknown:
-            room = 2 * room + _REQUEST_TOKENS
+        room = 2 * room + _REQUEST_TOKENS if is_whole and is_unknown else room
     policy = state.policy
     share = 1.0 if policy.compact_at is None else policy.compact_at
     goal, most = policy.compact_to * room, inf if is_unknown else share * room

@@ -60,24 +60,18 @@ class Compaction:
         tokens = count_tokens(self._model, make_request(state, has_tools=state.turn.limit is None))
         is_refused = action.reason == "overflow"
         spare = self._bench.unoffered()
-        measured = measure(
-            state,
-            tokens or count_prompt(state),
-            is_refused=is_refused,
-            is_whole=action.is_whole,
-            spare=spare,
-        )
+        known, whole = tokens or count_prompt(state), action.is_whole
+        measured = measure(state, known, is_refused=is_refused, is_whole=whole, spare=spare)
         is_asked = action.reason == "asked"
-        turns = state.policy.keep_turns
-        plan = (
-            plan_whole(measured.seen.messages)
-            if action.is_whole
-            else make_plan(measured.seen, measured.sizes, turns, is_asked=is_asked, is_refused=is_refused)
-        )
+        seen, sizes, turns = measured.seen, measured.sizes, state.policy.keep_turns
+        if whole:
+            plan = plan_whole(seen.messages)
+        else:
+            plan = make_plan(seen, sizes, turns, is_asked=is_asked, is_refused=is_refused)
         if plan.is_empty:
             if is_asked:
                 return None
-            least = make_plan(measured.seen, measured.sizes, turns, is_refused=True)
+            least = make_plan(seen, sizes, turns, is_refused=True)
             return give_up(state, action, _NOTHING_TO_CUT if least.is_empty else _TOO_LITTLE)
         summarised = _NOT_SUMMARISED
         if plan.old:

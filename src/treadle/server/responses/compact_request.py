@@ -69,9 +69,8 @@ async def plan_compaction(
     )
     echo = Echo(model=body.model, created_at=time.time(), instructions=instructions, system=system)
     echo.previous_response_id = body.previous_response_id
-    options = begin_options(
-        host, caller, body.model, history=check_history([_name_parts(message) for message in history])
-    )
+    given = check_history([_name_parts(message) for message in history])
+    options = begin_options(host, caller, body.model, history=given)
     host.note_run(run_id)
     return CompactOrder(agent, ResponseId(run_id, 0, 0), echo, {**options, "begins_with_message": False})
 
