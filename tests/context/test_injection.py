@@ -23,7 +23,7 @@ from tests.knowledge.documents.test_documents import make_pdf
 from tests.models.tokens.scripted import ScriptedEngine
 
 from treadle import Agent, ToolContext, tool
-from treadle.context.compaction_summary import ContextSummary, write_summary
+from treadle.context.compaction_summary import ContextSummary, pack_summary, unpack_summary, write_summary
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.log import Log
@@ -233,7 +233,11 @@ async def test_files_of_vector_stores_are_not_obeyed(text: str) -> None:
 def test_summaries_and_other_fences_are_not_obeyed(text: str) -> None:
     for kind in ("memory", "document", "skill", "result", "persona", "message"):
         assert not is_ordered([Message(Role.USER, f"{fence(kind, text, title=text)} {QUESTION}")]), kind
-    assert not is_ordered([write_summary(ContextSummary(text, 3, (text,)))])
+    summary = write_summary(ContextSummary(text, 3, (text,)))
+    assert not is_ordered([summary])
+    assert not is_ordered([unpack_summary(pack_summary(summary))])
+    forged = b64encode(json.dumps({"text": text, "index": [text]}).encode()).decode()
+    assert not is_ordered([unpack_summary(forged)])
 
 
 async def test_results_of_tools_are_not_obeyed() -> None:

@@ -242,8 +242,9 @@ class Session(Generic[T_co]):
             resume_turn(self._agent, driver, self._task, None, None)
             return await self._drive(on_event)
 
-    async def compact(self) -> ContextCompacted | None:
-        """Compact the context now: old results are cut, and all but the newest turns are summarised.
+    async def compact(self, *, is_whole: bool = False) -> ContextCompacted | None:
+        """Compact the context now: old results are cut, and all but the newest turns are summarised. If it
+        `is_whole`, one summary replaces everything but the user's messages, however short the conversation is.
 
         Return the event that says what was cut and summarised; `None` if there is nothing to compact. Contexts
         are also compacted by themselves when they become too long; see `Policy.compact_at`. Raises:
@@ -255,7 +256,7 @@ class Session(Generic[T_co]):
                 raise ConfigError(
                     f"a turn of session {self.run_id!r} is open; finish it with `session.finish_turn()`"
                 )
-            return await driver.compact()
+            return await driver.compact(is_whole=is_whole)
 
     async def grade(self) -> float | None:
         """Grade the last turn with the check of the session's task, and return the reward.

@@ -134,6 +134,19 @@ def make_plan(
     return plan if parts.size(plan, cut, sizes) < most else Plan()
 
 
+def plan_whole(messages: Sequence[Message]) -> Plan:
+    """Return the plan that keeps the system message and the messages of the user, and has one summary of the whole
+    conversation after them."""
+    earlier = [message for message in messages if is_summary(message)][-1:]
+    told = [message for message in messages if message.role is not Role.SYSTEM and message not in earlier]
+    return Plan(
+        messages=len(messages),
+        head=tuple([it for it in messages if it.role in (Role.SYSTEM, Role.USER) and not is_summary(it)]),
+        earlier=earlier[0] if earlier else None,
+        old=tuple(told),
+    )
+
+
 def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[int, int, float]]:
     """Yield how far plans may go, mildest first: kept messages, steps that keep results, size that suffices."""
     steps = max(1, keep_turns)

@@ -24,6 +24,8 @@ _SUMMARY_TOKENS = (64, 1_000)
 """The shortest and the longest limit of a summary."""
 _INDEX_SHARE = 0.5
 """The part of the longest summary that the list of results may have."""
+_REQUEST_TOKENS = 2_000
+"""The room for a summary and for the instructions of its request, where the window is not known."""
 _REFUSED_SHARES = 0.9, 0.5, 0.06
 """The share of a refused prompt that is the room, by how often the turn's prompt was refused before. The last one
 is small, because the turn ends if its prompt is refused once more."""
@@ -58,12 +60,20 @@ class Summarised(Struct, frozen=True):
     """The answer, if its engine returned the ids of its tokens."""
 
 
-def measure(state: State, tokens: int, *, is_refused: bool, spare: Sequence[ToolSpec] = ()) -> Measured:
+def measure(
+    state: State,
+    tokens: int,
+    *,
+    is_refused: bool,
+    is_whole: bool = False,
+    spare: Sequence[ToolSpec] = (),
+) -> Measured:
     """Return the sizes of a run's context. `tokens` is the size of the prompt, and `spare` are tools that the model
     can be offered besides.
 
     If the server refused the prompt, or the window is not known, the room is a little less than the prompt. If
-    neither is known to be too small, no message has to become an excerpt.
+    neither is known to be too small, no message has to become an excerpt, and the request for a summary may have
+    all of the conversation if it `is_whole`.
     """
     messages = tuple(state.messages)
     weights = [weigh_message(message) for message in messages]
@@ -74,6 +84,7 @@ def measure(state: State, tokens: int, *, is_refused: bool, spare: Sequence[Tool
     if room is None or is_refused:
         share = _REFUSED_SHARES[min(state.turn.spent.overflows, len(_REFUSED_SHARES) - 1)]
         room = min(int(tokens * share), room or tokens)
+        room = 2 * room + _REQUEST_TOKENS if is_whole and is_unknown else room
     policy = state.policy
     share = 1.0 if policy.compact_at is None else policy.compact_at
     goal, most = policy.compact_to * room, inf if is_unknown else share * room

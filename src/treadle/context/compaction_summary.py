@@ -1,10 +1,14 @@
 """The summary that takes the place of old messages: the request for it, and the message that holds it."""
 
+import base64
 import re
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from treadle.core.errors import ConfigError
 from treadle.core.log import Log
 from treadle.core.prompts.estimates import weigh
 from treadle.core.prompts.fence import fence
@@ -58,6 +62,24 @@ def read_summary(message: Message | None) -> ContextSummary:
     return ContextSummary(
         "" if text == _NOTHING else text, int(found[2] or 0), tuple(index.split("\n")) if mark else ()
     )
+
+
+def pack_summary(message: Message) -> str:
+    """Return the summary in a message as one word of ASCII, for clients that keep it. It is not encrypted."""
+    kept = replace(read_summary(message), index=())  # the results can be read again in their own run only
+    return base64.b64encode(msgspec.json.encode(kept)).decode()
+
+
+def unpack_summary(packed: str) -> Message:
+    """Return the message of a summary that `pack_summary` has packed. Raises: `ConfigError`."""
+    try:
+        return write_summary(
+            msgspec.json.decode(base64.b64decode(packed, validate=True), type=ContextSummary)
+        )
+    except (ValueError, UnicodeError, RecursionError, msgspec.DecodeError):
+        raise ConfigError(
+            "encrypted_content is no summary of this server; compact the conversation here"
+        ) from None
 
 
 def list_results(old: Sequence[Message], earlier: Sequence[str], tokens: float) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ class Compact(Struct, frozen=True, gc=False):
 
     reason: str
     """Why the context is compacted: `budget`, `overflow` (the server refused the prompt) or `asked`."""
+    is_whole: bool = False
+    """True to replace all but the messages of the user by one summary, however short they are."""
 
 
 class RunCalls(Struct, frozen=True, gc=False):

@@ -4,7 +4,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from treadle.context.compaction_plan import Plan, make_plan
+from treadle.context.compaction_plan import Plan, make_plan, plan_whole
 from treadle.context.compaction_size import (
     Measured,
     Summarised,
@@ -60,25 +60,24 @@ class Compaction:
         tokens = count_tokens(self._model, make_request(state, has_tools=state.turn.limit is None))
         is_refused = action.reason == "overflow"
         spare = self._bench.unoffered()
-        measured = measure(state, tokens or count_prompt(state), is_refused=is_refused, spare=spare)
+        known, whole = tokens or count_prompt(state), action.is_whole
+        measured = measure(state, known, is_refused=is_refused, is_whole=whole, spare=spare)
         is_asked = action.reason == "asked"
-        plan = make_plan(
-            measured.seen,
-            measured.sizes,
-            state.policy.keep_turns,
-            is_asked=is_asked,
-            is_refused=is_refused,
-        )
+        seen, sizes, turns = measured.seen, measured.sizes, state.policy.keep_turns
+        if whole:
+            plan = plan_whole(seen.messages)
+        else:
+            plan = make_plan(seen, sizes, turns, is_asked=is_asked, is_refused=is_refused)
         if plan.is_empty:
             if is_asked:
                 return None
-            least = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_refused=True)
+            least = make_plan(seen, sizes, turns, is_refused=True)
             return give_up(state, action, _NOTHING_TO_CUT if least.is_empty else _TOO_LITTLE)
         summarised = _NOT_SUMMARISED
         if plan.old:
             summarised = await self._summarise(state, plan, measured)
         event = make_event(measured, plan, action.reason, summarised, spare)
-        why = _find_loss(event, summarised) if plan.old and not is_refused else None
+        why = _find_loss(event, summarised, action) if plan.old and not is_refused else None
         if why is not None:
             event = give_up(state, action, why, summarised)
         if event.tools:
@@ -162,12 +161,12 @@ def give_up(
     )
 
 
-def _find_loss(event: e.ContextCompacted, summarised: Summarised) -> str | None:
+def _find_loss(event: e.ContextCompacted, summarised: Summarised, action: Compact) -> str | None:
     """Return why a compaction is worse than none; `None` if it is not. Old messages are dropped without a summary
-    only if the prompt has to become shorter, and not because somebody asked."""
+    only if the prompt has to become shorter, and not because somebody asked. A whole one may be longer."""
     if event.reason == "asked" and not summarised.text:
         return f"nothing was compacted, because {summarised.error}"
-    is_longer = event.tokens_after >= event.tokens_before
+    is_longer = event.tokens_after >= event.tokens_before and not action.is_whole
     return "nothing was compacted, because the summary is as long as the messages" if is_longer else None
 
 

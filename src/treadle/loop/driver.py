@@ -178,9 +178,10 @@ class Driver:
         """The performer of compactions."""
         return Compaction(self._inference.model, self.bench)
 
-    async def compact(self) -> e.ContextCompacted | None:
-        """Compact the context between two turns, and return the event; `None` if there is nothing to compact."""
-        event = await self.compaction.make(self.state, Compact("asked"))
+    async def compact(self, *, is_whole: bool = False) -> e.ContextCompacted | None:
+        """Compact the context between two turns, and return the event; `None` if there is nothing to compact. See
+        `Compact` for `is_whole`."""
+        event = await self.compaction.make(self.state, Compact("asked", is_whole))
         if event is not None:
             self.put(event)
             await self.kept()

@@ -57,6 +57,7 @@ class _ItemReader:
             self._offered = body
         elif isinstance(body, e.TurnStarted):
             self.end_part()
+            self.is_over = self.is_over or (self._before is not None and self._before.is_compaction)
             if self.is_over:
                 return
             self._turn, self._waits = body.turn, 0
@@ -121,10 +122,11 @@ class _ItemReader:
 
 
 def write_items(messages: Iterable[Message], run_id: str) -> list[Shown]:
-    """Return messages as items of a conversation, with their places as ids. System messages are left out."""
+    """Return messages as items of a conversation, with their places as ids. System messages and summaries are left
+    out."""
     items: list[Shown] = []
     for number, message in enumerate(messages):
-        for part, item in enumerate(_write_message(message, run_id)):
+        for part, item in enumerate([] if message.is_own else _write_message(message, run_id)):
             item_id = f"msg_{run_id}_{number}" + (f"_{part}" if part else "")
             items.append({"id": item_id, "status": "completed", **item})
     return items

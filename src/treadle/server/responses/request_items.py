@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from treadle.context.compaction_summary import unpack_summary
 from treadle.core.errors import ConfigError
 from treadle.core.parts import content_of, make_part
 from treadle.core.types import Artifact, Json, Message, Role, ToolCall
@@ -189,6 +190,21 @@ class CreateResponse(AskedTurn):
         return form.json_schema
 
 
+class CompactResponse(Described, BaseModel):
+    """The body of `POST /v1/responses/compact`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    """The name of an agent or a model of this server, which writes the summary."""
+    input: str | list[Item] | None = None
+    """The conversation, as for a response, or what follows after the previous response."""
+    instructions: str | None = None
+    """The system message of the responses that continue this one, unless they have others."""
+    previous_response_id: str | None = None
+    """The response whose conversation is compacted."""
+
+
 class RequestItems(Struct):
     """The items of a request, as what they mean for a run."""
 
@@ -297,6 +313,8 @@ class _Reader:
             self.asked.history.append(
                 Message(Role.TOOL, said, call_id=call.call_id, name=call.name, is_error=fault is not None)
             )
+        elif kind == "compaction":
+            self.asked.history.append(unpack_summary(_word(item, "encrypted_content")))
         elif kind not in _SKIPPED:
             raise ConfigError(f"items of the type {kind!r} are not supported")
 

@@ -8,6 +8,7 @@ for the client, so that no client answers a call that was refused here.
 
 from collections.abc import Iterable
 
+from treadle.context.compaction_summary import is_summary, pack_summary
 from treadle.core import events as e
 from treadle.core.state import Ending
 from treadle.core.turns import find_handlers
@@ -16,6 +17,7 @@ from treadle.core.types import (
     FinishReason,
     Json,
     OutputSpec,
+    Role,
     ServerCall,
     StopReason,
     ToolCall,
@@ -32,7 +34,7 @@ from treadle.models.dialects.openai_responses.response_writer import (
     client_call,
 )
 from treadle.models.dialects.openai_responses.served import write_usage
-from treadle.server.admission.access import hide_in_result
+from treadle.server.admission.access import hide_in_result, hide_servers
 from treadle.server.no_answer import NoAnswerError, explain_ending
 from treadle.server.responses.item_parts import (
     REPEATED,
@@ -312,6 +314,23 @@ class ResponseFold(ResponseWriter):
         elif body.inbox is not None:  # somebody has cancelled it
             self._end("cancelled")
 
+    def on_context_compacted(self, body: e.ContextCompacted) -> None:
+        if not self.response_id.is_compaction:
+            return
+        self.usage = body.usage or Usage()
+        for message in body.replacement:
+            if is_summary(message):
+                shown: dict[str, Json] = {"encrypted_content": pack_summary(message)}
+                self._done(self._add("cmp", {"type": "compaction", **shown}))
+            elif message.role is Role.USER:
+                content: list[Json] = [{"type": "input_text", "text": message.content}]
+                shown = {"role": "user", "status": "completed", "content": content}
+                self._done(self._add("msg", {"type": "message", **shown}))
+        if not body.messages:
+            said = hide_servers(body.error or "there is nothing to compact")
+            self.failure = NoAnswerError(said, 502, "provider_error")
+        self._end("completed" if body.messages else "failed")
+
     def on_turn_completed(self, body: e.TurnCompleted) -> None:
         if self._answer_tool is not None and body.output and self._open is None:
             self._settle_text(body.output, is_reasoning=False)
@@ -346,7 +365,7 @@ class ResponseFold(ResponseWriter):
             **_NOT_GIVEN,
             **echo.rest,
             "id": self._id,
-            "object": "response",
+            "object": "response.compaction" if self.response_id.is_compaction else "response",
             "created_at": int(echo.created_at),
             "status": self.status,
             "background": echo.is_background,

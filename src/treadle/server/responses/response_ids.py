@@ -18,6 +18,11 @@ class ResponseId(Struct, frozen=True):
     waits: int = 0
     """How many responses before it also began with answers of the client in this step."""
 
+    @property
+    def is_compaction(self) -> bool:
+        """True if the response is a compaction: it comes before the first turn of its run."""
+        return self.turn == 0
+
     def __str__(self) -> str:
         waits = f"w{self.waits}" if self.waits else ""
         return f"resp_{self.run_id}_{self.turn}_{self.step}{waits}"

@@ -35,6 +35,8 @@ class PartReader:
         place = self.fold.response_id
         if isinstance(body, e.TurnStarted):
             self._turn = body.turn
+        elif isinstance(body, e.ContextCompacted) and place.is_compaction:
+            pass
         elif not (isinstance(body, e.InferenceStarted) or self._waits > place.waits):
             return False  # neither does the turn ask the model, nor has the client answered
         return self._turn == place.turn and self._step == place.step

@@ -38,6 +38,7 @@ from treadle.server.responses.request_items import (
     items_in,
     read_items,
 )
+from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import (
     CONVERSATION,
     ResponseId,
@@ -74,7 +75,7 @@ async def plan_response(
     _check_body(body)
     conversation, begun = await _find_conversation(host, caller, body)
     given = body.input if begun is None else [*begun.items, *items_in(body.input)]
-    asked, form = await _read_input(host, caller, given), wish_of(host.catalog, body)
+    asked, form = await read_input(host, caller, given), wish_of(host.catalog, body)
     if form.searches:
         await _check_stores(host, caller, form)
     before = body.previous_response_id
@@ -84,7 +85,7 @@ async def plan_response(
     system = [] if before_echo is None else list(before_echo.system)
     system += [] if begun is None else begun.system
     system += asked.instructions
-    instructions = _join_texts([body.instructions, *system])
+    instructions = join_texts([body.instructions, *system])
     wish, shared = replace(form, instructions=instructions, client=caller.name), body.form
     agent = await host.catalog.open_agent(body.model, wish, shared.key)
     if shared.wish is None:
@@ -216,7 +217,8 @@ def _find_before(
     return before, None if before is None else read_request(journal, read_response_id(before))
 
 
-def _join_texts(texts: Iterable[str | None]) -> str | None:
+def join_texts(texts: Iterable[str | None]) -> str | None:
+    """Return the texts that are not empty as one; `None` if there is none."""
     return "\n\n".join([text for text in texts if text]) or None
 
 
@@ -231,14 +233,14 @@ async def read_asked(
 
     Raises: `ConfigError`, `RequestRefused`.
     """
-    asked = await _read_input(host, caller, body.input)
-    instructions = _join_texts([body.instructions, *asked.instructions])
+    asked = await read_input(host, caller, body.input)
+    instructions = join_texts([body.instructions, *asked.instructions])
     wish = read_wish(host.catalog, body, body.tools, schema, max_steps)
     await _check_stores(host, caller, wish)
     return asked, replace(wish, instructions=instructions, client=caller.name)
 
 
-async def _read_input(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> RequestItems:
+async def read_input(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> RequestItems:
     """Return what the items of a request mean. Raises: `ConfigError`, `RequestRefused`."""
     if isinstance(given, str):
         return read_items(given)
@@ -310,15 +312,9 @@ async def _find_run(
             return None, []
         found = await _find_named(host, caller, asked)
         return found, [] if found is None else _read_mail(found.run_id, found.state, asked)
-    before = read_response_id(body.previous_response_id)
+    fold = await find_response(host, caller, body.previous_response_id)
+    before = fold.response_id
     run = await host.get_run(caller, before.run_id)
-    fold = await asyncio.to_thread(
-        lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
-    )
-    if fold is None:
-        raise no_such("response", body.previous_response_id)
-    if not fold.is_over:
-        raise RequestRefused(409, f"{body.previous_response_id!r} is not over", "conversation_locked")
     if run.state.turn.number == before.turn and run.state.step <= fold.step:
         return run, _read_mail(before.run_id, run.state, asked)
     # It was continued before, so that this is another branch. A request that is refused leaves no fork.
@@ -326,6 +322,22 @@ async def _find_run(
     mail = _read_mail(before.run_id, fold_events([event.body for event in events]), asked)
     forked = await fork_run(agent, before.run_id, fold.seq, Given(agent.answer, agent.deps), {})
     return forked, mail
+
+
+async def find_response(host: RunHost, caller: ApiCaller, response_id: str) -> ResponseFold:
+    """Return a response that another one continues.
+
+    Raises: `RequestRefused` if there is none, or it is not over.
+    """
+    place = read_response_id(response_id)
+    await host.get_info(caller, place.run_id)
+    events = await asyncio.to_thread(host.journal.read, place.run_id)
+    fold = await asyncio.to_thread(part_of_run, events, place, Echo(model="", created_at=0))
+    if fold is None:
+        raise no_such("response", response_id)
+    if not fold.is_over:
+        raise RequestRefused(409, f"{response_id!r} is not over", "conversation_locked")
+    return fold
 
 
 async def _find_named(host: RunHost, caller: ApiCaller, asked: RequestItems) -> Run[Any] | None:

@@ -31,10 +31,11 @@ from treadle.server.event_stream import EventStream, write_named
 from treadle.server.gateway.gateway_host import result_of
 from treadle.server.gateway.wires import RUN_HEADER
 from treadle.server.no_answer import NO_RETRY
+from treadle.server.responses.compact_request import drive_compaction, plan_compaction
 from treadle.server.responses.conversation_items import ItemPage, items_of_run, page_of
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_form import RequestReader
-from treadle.server.responses.request_items import CreateResponse
+from treadle.server.responses.request_items import CompactResponse, CreateResponse
 from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId, read_response_id
 from treadle.server.responses.response_part import part_of_run
@@ -62,11 +63,15 @@ async def create_response(body: CreateResponse, request: Request, host: TheHost,
     With `stream`, the answer is a stream of events. With `background`, the response is returned at once, and its
     work goes on when the client leaves; otherwise a client that leaves cancels it.
     """
+    _check_characters(body)
+    return await _respond(body, request.scope, keyed_request(request), host, caller)
+
+
+def _check_characters(body: CreateResponse | CompactResponse) -> None:
     try:
         encode(body.model_dump())
     except UnicodeEncodeError:
         raise ConfigError("the request has half of a surrogate pair, which is no character") from None
-    return await _respond(body, request.scope, keyed_request(request), host, caller)
 
 
 async def _respond(
@@ -93,6 +98,22 @@ async def _respond(
         exchange.fold.status = "queued"
         return Fast(exchange.fold.response())
     return EventStream(write_lines(exchange.events()), lambda: host.start_quietly(exchange.cancel()))
+
+
+@router.post("/compact")
+async def compact_response(
+    body: CompactResponse, request: Request, host: TheHost, caller: Runner
+) -> Response:
+    """Return a conversation as its user's messages and one summary, as input of a new response.
+
+    The result can also be continued by its id.
+    """
+    _check_characters(body)
+    await host.check_room(caller)
+    keyed = keyed_request(request)
+    order = await plan_compaction(host, caller, body, new_run_id(keyed))
+    fold = await host.do(drive_compaction(host, caller, order))
+    return _write_whole(fold, keyed, fold.response())
 
 
 async def answer_directly(
