@@ -283,6 +283,8 @@ sys.exit(job.run(work, conclude))
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_conclusion_of_a_job_says_how_to_go_on(when: str) -> None:
-    done = subprocess.run([sys.executable, "-c", CONCLUDING, when], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", CONCLUDING, when], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == "interrupted; 1 run kept; go on with: treadle again"
