@@ -89,7 +89,9 @@ class EvaluationConfig(AttemptSection):
     def scorers(self) -> tuple[RewardSpec, ...]:
         """Return the scorers with their weights. Raises: `ConfigError`."""
         defaults = {"check": self.tasks, "calls": self.rows}
-        return read_rewards(self.rewards or {name: 1.0 for name, given in defaults.items() if given})
+        return read_rewards(
+            self.rewards or dict.fromkeys([name for name, given in defaults.items() if given], 1.0)
+        )
 
 
 class EvaluationSpec(Struct, frozen=True):

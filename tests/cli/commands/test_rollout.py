@@ -273,7 +273,8 @@ def test_the_end_of_an_error_is_printed_and_a_longer_one_is_marked_as_cut(
     out, _ = capsys.readouterr()
     whole, cut = out.splitlines()
     assert whole.endswith("Give another address")
-    assert cut.endswith("y…") and len(cut) < 600
+    assert cut.endswith("y…")
+    assert len(cut) < 600
 
 
 def test_an_export_has_the_rewards_that_were_delivered(cli: Cli) -> None:
