@@ -13,21 +13,12 @@ from hypothesis import strategies as st
 from tests.datagen.topics.writers import WORDS, Writer, number, sloppy
 
 from treadle import open_journal
-from treadle.core.errors import (
-    AuthenticationError,
-    ConfigError,
-    ProviderError,
-    RefusedError,
-    ServerError,
-    TransportError,
-)
-from treadle.core.events import InferenceFailed
+from treadle.core.errors import AuthenticationError, ConfigError, ProviderError, RefusedError, ServerError
 from treadle.datagen.config.generation_config import Topics
 from treadle.datagen.generation_progress import TopicExpanded
 from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_graph import TopicGraph, similarity, topic_id, words_of
 from treadle.journal.protocol import Journal
-from treadle.models import RetryModel
 from treadle.tasks.draws import Draw
 
 
@@ -330,38 +321,6 @@ async def test_the_same_call_goes_on_and_pays_for_nothing_twice(tmp_path: Path) 
             Topics(prompt="everything", degree=5, depth=3, mode="graph"),
             model=model, journal=journal, seed=1, dataset="test",
         )  # fmt: skip
-
-
-@pytest.mark.parametrize("is_early", [True, False])
-async def test_a_server_that_fails_is_not_asked_again_once_the_build_stops(is_early: bool) -> None:
-    """The waits between attempts are so long that the test would not end."""
-    stop, journal = asyncio.Event(), open_journal("memory:")
-
-    def fail(facts: Any) -> TransportError:
-        if is_early:
-            stop.set()
-        return TransportError("nobody listens")
-
-    async def stop_later() -> None:
-        while not any(
-            isinstance(item.body, InferenceFailed) for item in journal.scan(journal.runs()[0].run_id)
-        ):
-            await asyncio.sleep(0.01)
-        stop.set()
-
-    delays = {"min_delay_seconds": 1e6, "max_delay_seconds": 1e6, "total_timeout_seconds": 1e9}
-    dead = RetryModel(Writer(fail), **delays)
-    config = Topics(prompt="everything", degree=4, depth=2)
-    building = asyncio.ensure_future(
-        build_topics(config, model=dead, journal=journal, seed=1, dataset="test", stop=stop)
-    )
-    while not journal.runs():
-        await asyncio.sleep(0.01)
-    await stop_later()
-    with pytest.raises(BuildStoppedError, match="the same command continues"):
-        await building
-    graph = await build_topics(config, model=Writer(), journal=journal, seed=1, dataset="test")
-    assert len(list(graph.leaves())) == 16
 
 
 async def test_no_level_waits_for_another() -> None:

@@ -54,8 +54,7 @@ async def build_topics(
 ) -> TopicGraph:
     """Build topics as `config` describes them, and return the graph. The same call continues an interrupted build.
 
-    When `stop` is set, topics that are being expanded are finished, unless their server fails, and no others are
-    begun. A topic that cannot be
+    When `stop` is set, topics that are being expanded are finished, and no others are begun. A topic that cannot be
     expanded is in the graph with its error, and is not a leaf.
 
     Raises: `ConfigError` if the journal has the topics with other settings; `ProviderError` if the model's server
@@ -150,24 +149,13 @@ class _Builder:
     async def run(self) -> None:
         """Expand topics until the graph is settled. Raises: as `build_topics` does."""
         self._queue(self._root)
-        giving_up = asyncio.ensure_future(self._give_up())
-        try:
-            async with aclosing(Batch(self._expand, self._work(), self._config.window)) as results:
-                async for node in results:
-                    self._take_result(node)
-        except TimeoutError:
-            if not self._stop.is_set():
-                raise
-        finally:
-            giving_up.cancel()
+        async with aclosing(Batch(self._expand, self._work(), self._config.window)) as results:
+            async for node in results:
+                self._take_result(node)
         if not self._is_over:
             raise BuildStoppedError(
                 f"stopped after {self._done} of about {self._expected} topics; the same command continues"
             )
-
-    async def _give_up(self) -> None:
-        await self._stop.wait()
-        self._writer.give_up()
 
     async def _work(self) -> AsyncIterator[_Node]:
         """Yield the topics to expand, the highest ones first, until the graph is settled."""

@@ -1,16 +1,13 @@
 """The writer of topics: one durable run for each request, whose answer is a list of subtopics."""
 
-import asyncio
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 from pydantic import BaseModel, Field, create_model
 
 from treadle.agent.agent import Agent
-from treadle.core import events as e
 from treadle.core.errors import ConfigError, LeaseHeldError, ProviderError
 from treadle.core.types import Fault, Json
 from treadle.datagen.config.generation_config import Topics
@@ -88,9 +85,6 @@ class TopicWriter:
         # The model has waited between its own attempts.
         retries = RetryPolicy(attempts=config.max_attempts, delay_seconds=0.0)
         self._given = Given(self._agent.answer, self._agent.deps, retries=retries)
-        self._failing: set[asyncio.Timeout] = set()
-        """The time limits of the requests that a server has failed to answer and that are tried again."""
-        self._has_given_up = False
         self._settings: dict[str, Json] = {
             "mode": config.mode,
             "degree": config.degree,
@@ -98,19 +92,13 @@ class TopicWriter:
             "instructions": config.instructions,
         }
 
-    def give_up(self) -> None:
-        """Ask no server again that has failed to answer, or does so later: `ask` ends with a `TimeoutError`."""
-        self._has_given_up = True
-        for limit in self._failing:
-            limit.reschedule(0)
-
     async def ask(self, request: TopicRequest) -> TopicAnswer:
         """Return the model's answer to `request`; the recorded one if the journal has it.
 
         If the server fails, the run is attempted up to `max_attempts` times in all.
 
         Raises: `ConfigError` if the journal has the run with other settings; `ProviderError` if no request of this
-        model can succeed, such as with a wrong API key; `TimeoutError`, see `give_up`.
+        model can succeed, such as with a wrong API key.
         """
         run_id = f"{RUN_PREFIX}{request.topic.topic_id}-{request.attempt}"
         run = await self._run(run_id, request)
@@ -135,26 +123,12 @@ class TopicWriter:
         options: StreamOptions = {
             "metadata": {"dataset": self._dataset, "part": "topic", "settings": self._settings}
         }
-        limit = asyncio.timeout(None)
-
-        def note(item: e.Event | e.Ephemeral) -> None:
-            if isinstance(item, e.Event) and isinstance(item.body, e.InferenceFailed):
-                self._failing.add(limit)
-                if self._has_given_up and not limit.expired():
-                    limit.reschedule(0)
-            elif isinstance(item, e.Event) and isinstance(item.body, e.InferenceCompleted):
-                self._failing.discard(limit)
-
-        given = replace(self._given, emit=note)
         try:
-            async with limit:
-                run = await ensure_run(self._agent, run_id, self._write(request), given, options)
+            run = await ensure_run(self._agent, run_id, self._write(request), self._given, options)
         except LeaseHeldError as error:
             raise LeaseHeldError(
                 f"another process builds the same topics in this journal ({error})"
             ) from error
-        finally:
-            self._failing.discard(limit)
         self._check_settings(run, request)
         return run
 
