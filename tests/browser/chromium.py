@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-# Without a second process for the next page, predictions of pages, and tabs, a page costs a third less.
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -27,20 +26,7 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-site-isolation-trials",
-    "--disable-software-rasterizer",
-    "--disable-client-side-phishing-detection",
-    "--disable-component-extensions-with-background-pages",
-    "--disable-breakpad",
-    "--disable-default-apps",
-    "--disable-hang-monitor",
-    "--metrics-recording-only",
-    "--disable-features="
-    "IsolateOrigins,site-per-process,SpareRendererForSitePerProcess,Prerender2,RenderDocument,"
-    "PaintHolding,BackForwardCache,Translate,MediaRouter,"
-    "OptimizationHints,OptimizationGuideModelDownloading,OptimizationGuideOnDeviceModel,HistoryEmbeddings,"
-    "SegmentationPlatform,AutofillServerCommunication,CertificateTransparencyComponentUpdater,"
-    "DialMediaRouteProvider,WebUIOmniboxPopup,LensOverlay,Compose,SidePanelPinning,"
-    "InterestFeedContentSuggestions,CalculateNativeWinOcclusion",
+    "--disable-features=IsolateOrigins,site-per-process,PaintHolding,BackForwardCache,Translate,MediaRouter",
     "--disable-extensions",
     "--process-per-site",
     "--disable-dev-shm-usage",
@@ -72,7 +58,7 @@ class Chromium:
             os.dup2(answers, 4)
 
         self._process = subprocess.Popen(
-            [PROGRAM, *_FLAGS, f"--user-data-dir={self._folder}", "--app=about:blank"],
+            [PROGRAM, *_FLAGS, f"--user-data-dir={self._folder}", "about:blank"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1025,7 +1025,7 @@ async def test_cancelling_in_the_model_leaves_a_run_that_is_resumed(lab: Lab) ->
     await cancel_at(gate, asyncio.ensure_future(agent.run("go", run_id="r")))
     assert lab.types("r")[-3:] == ["inference_started", "inference_failed", "run_paused"]
     (info,) = lab.journal.runs()
-    assert (info.status, info.stop_reason, info.is_driven) == ("paused", "cancelled", False)
+    assert (info.status, info.stop_reason, info.is_driven) == ("paused", "interrupted", False)
     run = await lab.agent("done", tools=[look]).resume("r")
     assert (run.stop_reason, run.output, run.steps) == ("completed", "done", 2)
 

@@ -12,7 +12,6 @@ from tests.cli.command import Cli
 from tests.testbed.threaded import ThreadedServer
 from tests.viewer.pages import IS_BUILT, NEEDS_VIEWER, read_answers
 
-from treadle import open_journal
 from treadle.cli.jobs.rolling import write_group
 from treadle.cli.terminal.job_view import JobBoard, NewestFeed, Pace, TextLines, write_counts
 from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried, Started
@@ -157,7 +156,7 @@ def test_the_report_shows_the_groups(cli: Cli) -> None:
     # A page that asks a server is told the same.
     data = ViewedData([cli.folder / "rollouts"])
     assert data.describe() == {"pages": ["runs", "rollouts"], "start": "#/rollouts"}
-    with open_journal(data.journal) as journal:
+    with data.open_journals([]) as (journal,):
         asked = msgspec.json.decode(msgspec.json.encode(data.rollouts(journal, 0, 100)))
         assert {**asked, "folder": "rollouts"} == answers["/v1/view/rollouts"]
         body = msgspec.json.decode(msgspec.json.encode(data.rollout(journal, "rollout-2", "rollout-2-0")))
