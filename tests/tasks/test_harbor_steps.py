@@ -155,7 +155,7 @@ async def test_steps_that_a_limit_kept_from_beginning_count_as_zero(tmp_path: Pa
     ("setup", "reward", "fault"),
     [
         # It fails only because the agent has removed what it needs, and would work without the agent.
-        ("cat data/given.txt\n", 0.5 / 3, "; it can be over the task's own files, so that this is the agent's"),
+        ("cat data/given.txt\n", 0.5 / 3, "; it can be prepared with the task's own files, so this is the agent's"),
         # It needs what the agent makes, or is wrong itself: nothing shows that this is the agent's fault.
         ("cat data/given.txt one\n", 0.5, "data/given.txt: No such file or directory"),
         # A folder is in place of the script itself.

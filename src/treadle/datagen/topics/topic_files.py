@@ -13,6 +13,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.texts.documents import decode_or
 from treadle.core.types import Json
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.topics import deepfabric_topics as deepfabric
 from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
 from treadle.export.whole import whole_file
@@ -44,17 +45,13 @@ class _Document(TopicGraph, kw_only=True, omit_defaults=True):
     treadle_topics: int
 
 
-TOPICS = "topics.json"
-"""The name of the file in the folder of a dataset."""
-
-
 def read_topics(path: Path | str) -> TopicFile:
     """Return the content of a file in any of the formats, or of the one in the folder of a dataset.
 
     Raises: `ConfigError` if the file cannot be read or is damaged, with the line.
     """
     if Path(path).is_dir():
-        path = Path(path) / TOPICS
+        path = DatasetFolder(Path(path)).topics
     return parse_topics(read_named("the topics of ", path), str(path))
 
 

@@ -176,7 +176,7 @@ class SteppedHarborTask(HarborTask):
             fault = "" if stopped else await self._prepare(following, sandbox)
             spoiled = bool(fault) and await self._can_prepare(over)
             if spoiled:
-                fault += "; it can be over the task's own files, so that this is the agent's fault"
+                fault += "; it can be prepared with the task's own files, so this is the agent's fault"
             past = _Past(made=(*past.made, outcome), stopped=stopped or fault, is_spoiled=spoiled)
             sandbox.write_state(_STATE, msgspec.json.encode(past))
         return None if past.stopped else following.instruction
