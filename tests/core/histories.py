@@ -52,6 +52,7 @@ policies = st.builds(
     autonomy=st.sampled_from(Autonomy),
     text_markers=st.booleans(),
     compact_at=st.sampled_from([None, 0.8, 0.8]),
+    compact_threshold=st.sampled_from([None, None, 200]),
     keep_turns=st.integers(0, 2),
     max_output_attempts=st.integers(1, 3),
     approve=st.dictionaries(st.sampled_from(["t", "u", "*", "once"]), st.sampled_from(Approval), max_size=2),

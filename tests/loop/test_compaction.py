@@ -322,6 +322,22 @@ async def test_a_policy_may_forbid_compacting():
     assert runs[-1].stop_reason == "context_overflow"
 
 
+@pytest.mark.parametrize("window", [None, 100 * WINDOW])
+async def test_a_threshold_counts_whatever_the_window_is(window: int | None) -> None:
+    model = Counting(window=100 * WINDOW)
+    runs, events = await live(agent_of(model, context_tokens=window, compact_threshold=WINDOW), 30)
+    assert {run.stop_reason for run in runs} == {"completed"}
+    found = compactions(events)
+    assert 2 <= len(found) <= 20
+    assert all([body.tokens_after < WINDOW < body.tokens_before for body in found])
+
+
+async def test_a_threshold_above_the_share_of_the_window_changes_nothing() -> None:
+    plain = compactions((await live(agent_of(Counting(window=WINDOW)), 30))[1])
+    named = compactions((await live(agent_of(Counting(window=WINDOW), compact_threshold=WINDOW), 30))[1])
+    assert [body.tokens_before for body in named] == [body.tokens_before for body in plain] != []
+
+
 async def test_servers_that_count_nothing():
     """Without the server's counts, the whole context is estimated, never too low."""
     model = Counting(window=WINDOW, tells_usage=False)

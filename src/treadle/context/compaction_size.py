@@ -13,7 +13,7 @@ from treadle.core import events as e
 from treadle.core.errors import TreadleError
 from treadle.core.policy import Policy
 from treadle.core.prompts.estimates import weigh_message, weigh_tools
-from treadle.core.prompts.prompting import compact, find_room, forget
+from treadle.core.prompts.prompting import compact, find_goals, find_room, forget
 from treadle.core.state import State
 from treadle.core.types import Completion, Message, Role, ToolSpec, Usage, Window
 from treadle.models.protocol import Model, context_tokens_of, innermost, output_tokens_of
@@ -85,9 +85,8 @@ def measure(
         share = _REFUSED_SHARES[min(state.turn.spent.overflows, len(_REFUSED_SHARES) - 1)]
         room = min(int(tokens * share), room or tokens)
         room = 2 * room + _REQUEST_TOKENS if is_whole and is_unknown else room
-    policy = state.policy
-    share = 1.0 if policy.compact_at is None else policy.compact_at
-    goal, most = policy.compact_to * room, inf if is_unknown else share * room
+    goals = find_goals(state.policy, None if is_unknown else room)
+    most, goal = goals or (inf, state.policy.compact_to * room)
     low, high = _SUMMARY_TOKENS
     seen = Seen(
         messages,

@@ -68,11 +68,7 @@ def decide(state: State) -> Action | None:
         return end_turn(state, turn.limit)
     if state.shown.is_schema_untold and state.output_spec is not None:
         return tell_schema(state)
-    if state.window is not None or state.size.refused_tokens is not None:
-        instead = _decide_size(state)
-        if instead is not None:
-            return instead
-    return Infer(state.step + 1, has_tools=turn.limit is None)
+    return _decide_size(state) or Infer(state.step + 1, has_tools=turn.limit is None)
 
 
 def _decide_relayed(state: State) -> Action:
@@ -115,14 +111,14 @@ def _decide_size(state: State) -> Action | None:
     just compacted is sent, since another compaction would not help: its size is an estimate, and the server
     decides."""
     room = find_room(state)
-    if room is None or state.policy.compact_at is None or not state.shown.can_compact:
-        return None
     trigger = find_trigger(state, room)
+    if trigger is None or state.policy.compact_at is None or not state.shown.can_compact:
+        return None
     if is_surely_below(state, trigger) or (tokens := count_prompt(state)) <= trigger:
         return None
     if not state.size.is_fresh:
         return Compact("budget")
-    if tokens <= room or state.is_since(2, 5):
+    if room is None or tokens <= room or state.is_since(2, 5):
         return None
     error = explain_overflow(state, "", room)
     return end_turn(state, StopReason.CONTEXT_OVERFLOW, error=error, fault=Fault.MODEL)

@@ -121,6 +121,9 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     """The context window of the model in tokens. Default: what is known about the model."""
     compact_at: float | None = 0.8
     """The share of the room for the prompt at which the context is compacted; `None`: it is never compacted."""
+    compact_threshold: int | None = None
+    """The size of the prompt in tokens above which the context is compacted, if that comes before `compact_at` or
+    the window is not known. The room for a compacted context is then this size."""
     compact_to: float = 0.4
     """The share of the room for the prompt that a compacted context may fill."""
     keep_turns: int = 2
@@ -226,6 +229,7 @@ _NUMBERS: Mapping[str, tuple[Any, ...]] = {
     "deadline_seconds": (0, "no limit"),
     "max_result_chars": (1, "no limit"),
     "context_tokens": (1, "what is known about the model"),
+    "compact_threshold": (1, "compact_at decides alone"),
     "parallel_tool_calls": (1,),
     "max_output_attempts": (1,),
     "keep_turns": (0,),

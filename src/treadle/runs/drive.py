@@ -199,7 +199,8 @@ def make_driver(
     toolbox, reading = agent.kit.toolbox(task, terms.output, given.answer), None
     if policy.compact_at is not None and task is None:
         reading = agent.kit.reading(toolbox, terms.output)
-    if reading is not None and agent.kit.own.tools and terms.window is not None:
+    is_limited = terms.window is not None or policy.compact_threshold is not None
+    if reading is not None and agent.kit.own.tools and is_limited:
         toolbox, reading = reading, None
     bench = Workbench(
         toolbox.under(policy),

@@ -51,6 +51,7 @@ class ClientWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON Schema of the answers."""
     max_tool_calls: int | None = None
     max_steps: int | None = None
+    compact_threshold: int | None = None
     is_relayed: bool = False
     """True if the client gets every answer of the model as it is."""
     client: str = ""
@@ -290,7 +291,7 @@ def _policy_of(table: AgentTable, wish: ClientWish, base: Policy) -> Policy:
     given: dict[str, Any] = {
         name: getattr(table, name) for name in _LIMITS if getattr(table, name) is not None
     }
-    for name in ("max_tool_calls", "max_steps"):
+    for name in ("max_tool_calls", "max_steps", "compact_threshold"):
         asked = getattr(wish, name)
         most = given.get(name, getattr(base, name))
         if asked is not None:

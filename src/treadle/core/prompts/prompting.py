@@ -28,6 +28,7 @@ from treadle.core.types import (
 )
 
 if TYPE_CHECKING:
+    from treadle.core.policy import Policy
     from treadle.core.state import State
 
 _MOST_TOKENS_PER_CHAR = 4
@@ -339,16 +340,28 @@ def find_room(state: "State") -> int | None:
     return own if room is None else min(own, room)
 
 
-def find_trigger(state: "State", room: int) -> float:
-    """Return the size of the prompt above which it is compacted.
+def find_goals(policy: "Policy", room: int | None) -> tuple[float, float] | None:
+    """Return the size of the prompt above which it is compacted, and the one that a compacted prompt should have;
+    `None` if `room`, that of the prompt, is not known and the policy names no size."""
+    share = 1.0 if policy.compact_at is None else policy.compact_at
+    named = policy.compact_threshold
+    if named is not None and (room is None or named < share * room):
+        room, share = named, 1.0
+    return None if room is None else (share * room, policy.compact_to * room)
+
+
+def find_trigger(state: "State", room: int | None) -> float | None:
+    """Return the size of the prompt above which it is compacted; `None`: no size is known.
 
     After a compaction that could not reach its goal, the prompt must first grow by half of the tokens that a
     compaction is meant to save, so that it is not compacted at every step.
     """
-    policy, compacted = state.policy, state.size.compacted_tokens
-    share = 1.0 if policy.compact_at is None else policy.compact_at
-    least_growth = (share - policy.compact_to) / 2 * room
-    return min(room, max(share * room, compacted + least_growth if compacted else 0.0))
+    if (goals := find_goals(state.policy, room)) is None:
+        return None
+    trigger, goal = goals
+    if compacted := state.size.compacted_tokens:
+        trigger = max(trigger, compacted + (trigger - goal) / 2)
+    return trigger if room is None else min(room, trigger)
 
 
 def is_surely_below(state: "State", limit: float) -> bool:

@@ -35,8 +35,9 @@ _REPEATED = (
     *("previous_response_id", "reasoning", "text", "truncation", "service_tier", "top_logprobs", "store"),
 )
 """The fields of a request that its answer repeats."""
-_NEEDS_RUNS = ("background", "conversation")
-"""The fields about runs that go on without their client, or that have names; only `treadle serve` has them."""
+_NEEDS_RUNS = ("background", "conversation", "context_management")
+"""The fields about runs that go on without their client, have names or are compacted; only `treadle serve` has
+them."""
 
 
 def read_request(body: bytes) -> ServedRequest:

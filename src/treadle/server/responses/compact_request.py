@@ -14,19 +14,18 @@ from msgspec.structs import replace
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.parts import describe
-from treadle.core.prompts.prompting import forget
-from treadle.core.state import State
 from treadle.core.state import fold as fold_events
 from treadle.core.types import Message, Role
 from treadle.runs.options import SessionOptions, check_history
 from treadle.server.admission.access import ApiCaller
 from treadle.server.catalog import ClientWish
+from treadle.server.responses.given_items import read_input, seen_of
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_items import CompactResponse
 from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import ResponseId, wire_call_id
 from treadle.server.responses.response_part import part_of_run
-from treadle.server.responses.response_plan import find_response, join_texts, read_input
+from treadle.server.responses.response_plan import find_response, join_texts
 from treadle.server.responses.response_records import read_request, record_of
 from treadle.server.run_host import RunHost
 from treadle.server.turn_order import begin_options
@@ -53,7 +52,7 @@ async def plan_compaction(
         place = before.response_id
         events = await asyncio.to_thread(host.journal.read, place.run_id, until_seq=before.seq)
         state = fold_events([event.body for event in events])
-        history += _answer(_shown(state), results, place.run_id)
+        history += _answer(seen_of(state), results, place.run_id)
         known = await asyncio.to_thread(read_request, host.journal, place)
         system = [*(() if known is None else known.system), *system]
     history += _answer(asked.history, results)
@@ -73,13 +72,6 @@ async def plan_compaction(
     options = begin_options(host, caller, body.model, history=given)
     host.note_run(run_id)
     return CompactOrder(agent, ResponseId(run_id, 0, 0), echo, {**options, "begins_with_message": False})
-
-
-def _shown(state: State) -> list[Message]:
-    """Return the messages that the model of a run sees, without what was recalled for them."""
-    recalled = state.shown.recalled
-    found = [forget(message, recalled.get(at, 0)) for at, message in enumerate(state.messages)]
-    return [message for message in found if message.role is not Role.SYSTEM]
 
 
 def _answer(messages: Iterable[Message], results: dict[str, str], run_id: str = "") -> Iterator[Message]:

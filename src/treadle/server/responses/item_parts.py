@@ -35,6 +35,8 @@ class Echo(Struct, kw_only=True, omit_defaults=True):
     """True if the items of file searches have their results."""
     shows_logprobs: bool = False
     """True if the texts of answers have the log probabilities of their tokens, as far as they are known."""
+    shows_compactions: bool = False
+    """True if the output has an item for each compaction of the context."""
     conversation: str | None = None
     """The id of the conversation; `None`: the one of the run."""
     rest: dict[str, Json] = field(default_factory=dict)

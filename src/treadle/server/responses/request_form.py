@@ -65,7 +65,9 @@ def wish_of(catalog: AgentCatalog, body: CreateResponse) -> ClientWish:
     if (known := body.form.wish) is not None:
         return known
     wish = read_wish(catalog, body, body.allowed_tools, body.schema_of_answer, body.max_infer_iters)
-    return replace(wish, settings=_settings_for(catalog, body, wish))
+    named = [one.compact_threshold for one in body.context_management or () if one.compact_threshold]
+    settings = _settings_for(catalog, body, wish)
+    return replace(wish, settings=settings, compact_threshold=named[0] if named else None)
 
 
 def read_wish(
@@ -148,6 +150,7 @@ def _read_echo(body: CreateResponse) -> Echo:
         tools=[write_tool(tool) for tool in body.tools],
         is_background=body.background,
         shows_logprobs=body.has_logprobs,
+        shows_compactions=bool(body.context_management),
         shows_results=not include or "file_search_call.results" in include,
         rest=rest,
     )

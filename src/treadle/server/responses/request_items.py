@@ -1,6 +1,6 @@
 """The body of a request of the Responses API, and what its items mean for a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -56,6 +56,16 @@ class ConversationReference(BaseModel):
     """The conversation that a response belongs to."""
 
     id: str
+
+
+class ContextManagement(BaseModel):
+    """What is done if the context of the model becomes long."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1000)] | None = None
+    """The size of the prompt in tokens above which it is compacted, unless the agent has a lower one."""
 
 
 class AskedTurn(Described, BaseModel):
@@ -116,6 +126,8 @@ class CreateResponse(AskedTurn):
     stream_options: dict[str, Any] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
+    """If it is given, the output has an item for each compaction of the context."""
     guardrails: list[Any] | None = None
     """Refused unless it is empty: the server has no safety checks."""
 
@@ -249,14 +261,19 @@ def _parts_of(item: Item) -> list[Any]:
     return [part for found in lists for part in found]
 
 
-def read_items(given: str | list[Item], files: Mapping[str, GivenFile] | None = None) -> RequestItems:
-    """Return what the items of a request mean. `files` are the uploaded files that it names.
+def read_items(
+    given: str | list[Item],
+    files: Mapping[str, GivenFile] = {},
+    compacted: Mapping[str, Sequence[Message]] = {},
+) -> RequestItems:
+    """Return what the items of a request mean. `files` are the uploaded files that it names, and `compacted` is
+    what the model saw after compactions, by `encrypted_content`.
 
     Raises: `ConfigError` that names the item.
     """
     if isinstance(given, str):
         return RequestItems(message=Message(Role.USER, given))
-    reader = _Reader(files or {})
+    reader = _Reader(files, compacted)
     for number, item in enumerate(given):
         try:
             reader.read(item)
@@ -272,9 +289,10 @@ def items_in(given: str | list[Item]) -> list[Item]:
 
 
 class _Reader:
-    def __init__(self, files: Mapping[str, GivenFile]) -> None:
+    def __init__(self, files: Mapping[str, GivenFile], compacted: Mapping[str, Sequence[Message]]) -> None:
         self.asked = RequestItems()
         self._files = files
+        self._compacted = compacted
         self._known: dict[str, str] = {}
         """The names of the calls in the history, by id."""
         self._decided = 0
@@ -314,9 +332,18 @@ class _Reader:
                 Message(Role.TOOL, said, call_id=call.call_id, name=call.name, is_error=fault is not None)
             )
         elif kind == "compaction":
-            self.asked.history.append(unpack_summary(_word(item, "encrypted_content")))
+            self._read_compaction(_word(item, "encrypted_content"))
         elif kind not in _SKIPPED:
             raise ConfigError(f"items of the type {kind!r} are not supported")
+
+    def _read_compaction(self, packed: str) -> None:
+        """Take what the model saw after a compaction in place of all that was said before; if only its summary is
+        known, take that besides."""
+        if packed not in self._compacted:
+            self.asked.history.append(unpack_summary(packed))
+            return
+        self.asked.history = [*self._compacted[packed]]
+        self._decided = 0
 
     def _read_message(self, item: Item) -> None:
         role, content = item["role"], item.get("content") or ""

@@ -180,9 +180,7 @@ class ResponseFold(ResponseWriter):
             self.offer(body.tools, body.output)
 
     def on_inference_started(self, body: e.InferenceStarted) -> None:
-        if self._open is not None:  # the answer did not fit the schema
-            self._drop(self._open)
-            self._open = None
+        self._drop_open()
         self.step = body.step
 
     def on_reasoning_delta(self, delta: e.ReasoningDelta) -> None:
@@ -315,17 +313,19 @@ class ResponseFold(ResponseWriter):
             self._end("cancelled")
 
     def on_context_compacted(self, body: e.ContextCompacted) -> None:
-        if not self.response_id.is_compaction:
-            return
-        self.usage = body.usage or Usage()
-        for message in body.replacement:
+        self._drop_open()
+        self.usage = self.usage + (body.usage or Usage())
+        is_whole = self.response_id.is_compaction
+        for message in body.replacement if is_whole or self.echo.shows_compactions else ():
             if is_summary(message):
                 shown: dict[str, Json] = {"encrypted_content": pack_summary(message)}
                 self._done(self._add("cmp", {"type": "compaction", **shown}))
-            elif message.role is Role.USER:
+            elif is_whole and message.role is Role.USER:
                 content: list[Json] = [{"type": "input_text", "text": message.content}]
                 shown = {"role": "user", "status": "completed", "content": content}
                 self._done(self._add("msg", {"type": "message", **shown}))
+        if not is_whole:
+            return
         if not body.messages:
             said = hide_servers(body.error or "there is nothing to compact")
             self.failure = NoAnswerError(said, 502, "provider_error")
@@ -389,6 +389,12 @@ class ResponseFold(ResponseWriter):
         item.item["status"] = "incomplete"
         item.is_dropped = True
         self._done(item)
+
+    def _drop_open(self) -> None:
+        """Leave out the open text: the answer did not fit the schema."""
+        if self._open is not None:
+            self._drop(self._open)
+            self._open = None
 
     def _notes_on(self, text: str) -> list[Json]:
         return citations_in(text, self._found)

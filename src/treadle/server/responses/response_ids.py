@@ -59,7 +59,7 @@ def wire_call_id(run_id: str, call_id: str) -> str:
     return f"call_{run_id}_{call_id}"
 
 
-_NAMED = re.compile(r"(?:call|msg|(?:msg|fc|ctc|mcpl?|fs|ws|rs)_resp)_([0-9a-f]{19})_.+")
+_NAMED = re.compile(r"(?:call|msg|(?:msg|fc|ctc|mcpl?|fs|ws|rs|cmp)_resp)_([0-9a-f]{19})_.+")
 
 
 def run_named_by(wire_id: str) -> str | None:

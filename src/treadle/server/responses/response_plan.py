@@ -15,7 +15,6 @@ from treadle.core.state import fold as fold_events
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
-from treadle.knowledge.files.file_store import facts_of
 from treadle.models.wire.served import join_words
 from treadle.runs.begin import make_run_id
 from treadle.runs.options import Given, SessionOptions
@@ -25,18 +24,14 @@ from treadle.server.admission.access import ApiCaller, RequestRefused, no_such
 from treadle.server.catalog import ClientWish, check_choice
 from treadle.server.gateway.conversations import digest_of
 from treadle.server.no_answer import NO_RETRY
-from treadle.server.responses.conversation_items import items_of_run
+from treadle.server.responses.given_items import read_input
 from treadle.server.responses.item_parts import Echo
 from treadle.server.responses.request_form import echo_of, read_wish, wish_of
 from treadle.server.responses.request_items import (
     AskedTurn,
     CreateResponse,
-    GivenFile,
-    Item,
     RequestItems,
-    file_ids_in,
     items_in,
-    read_items,
 )
 from treadle.server.responses.response_fold import ResponseFold
 from treadle.server.responses.response_ids import (
@@ -46,7 +41,6 @@ from treadle.server.responses.response_ids import (
     read_call_id,
     read_conversation_id,
     read_response_id,
-    run_named_by,
     wire_call_id,
 )
 from treadle.server.responses.response_part import count_waits, part_of_run
@@ -240,51 +234,10 @@ async def read_asked(
     return asked, replace(wish, instructions=instructions, client=caller.name)
 
 
-async def read_input(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> RequestItems:
-    """Return what the items of a request mean. Raises: `ConfigError`, `RequestRefused`."""
-    if isinstance(given, str):
-        return read_items(given)
-    items = await _find_items(host, caller, given)
-    file_ids = file_ids_in(items)
-    return read_items(items, await _find_files(host, caller, file_ids) if file_ids else None)
-
-
 async def _check_stores(host: RunHost, caller: ApiCaller, wish: ClientWish) -> None:
     """Check that a client sees the vector stores that it names. Raises: `RequestRefused`."""
     for store_id in [name for search in wish.searches for name in search["vector_store_ids"]]:
         await host.get_store(caller, str(store_id))
-
-
-async def _find_items(host: RunHost, caller: ApiCaller, given: list[Item]) -> list[Item]:
-    """Return the input of a request, with the items that it only refers to. Raises: `RequestRefused`."""
-    if not any([item.get("type") == "item_reference" for item in given]):
-        return given
-    known: dict[str, dict[Json, Item]] = {}
-    found = []
-    for item in given:
-        if item.get("type") != "item_reference":
-            found.append(item)
-            continue
-        name = str(item.get("id"))
-        run_id = run_named_by(name) or ""
-        if run_id not in known:
-            run = await host.find_run(caller, run_id)
-            shown = [] if run is None else await asyncio.to_thread(items_of_run, run.events, run_id)
-            known[run_id] = {it["id"]: it for it in shown}
-        if name not in known[run_id]:
-            raise no_such("item", name)
-        found.append(known[run_id][name])
-    return found
-
-
-async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> dict[str, GivenFile]:
-    """Return uploaded files by id. Raises: `RequestRefused` if the client sees no such file."""
-    found: dict[str, GivenFile] = {}
-    for file_id in file_ids:
-        item, content = await host.read_file(caller, file_id)
-        facts = facts_of(item)
-        found[file_id] = GivenFile(content, facts.mime_type, facts.name)
-    return found
 
 
 def _join(messages: list[Message]) -> Message:
