@@ -154,7 +154,7 @@ class Job(Generic[R, P]):
         """Set when an outcome was counted, or the job is to stop."""
         self._looked_at = -_LOOK_SECONDS
         """When the workers were last asked what they do, on the clock of the meter."""
-        meter.on_failure = self._tell_failure
+        meter.on_failure, meter.stop = self._tell_failure, self.stop
         self._failure = ("", 0.0)
         """The failure of a server that was told last, and when, on the clock of the meter."""
         progress.resumed = self.counts.kept
