@@ -243,6 +243,7 @@ output: {path: d}
         ("eval --task files:csv_sum-0001 --model late", ""),
         ("eval judged.yaml --task files:csv_sum-0001 --model mock:echo", ""),
         ("rollout --task files:csv_sum-0001 --model late", ""),
+        ("rollout --task files:csv_sum-0001 --model engine --set retries.delay_seconds=1000", ""),
     ],
 )
 def test_after_the_first_ctrl_c_no_server_is_waited_for_that_has_failed(
@@ -251,7 +252,11 @@ def test_after_the_first_ctrl_c_no_server_is_waited_for_that_has_failed(
     """The waits are so long that the command would not end."""
     server = script(lambda body: (status, "busy", 1700))
     cli.env["OPENAI_API_KEY"] = "key"
-    cli.write("treadle.toml", f'[models.late]\nmodel = "openai:m"\nbase_url = "{server.url}"\n')
+    models_of = {"late": "openai:m", "engine": "vllm:m"}
+    tables = [
+        f'[models.{name}]\nmodel = "{model}"\nbase_url = "{server.url}"' for name, model in models_of.items()
+    ]
+    cli.write("treadle.toml", "\n".join(tables))
     cli.write("d.yaml", WAITING.replace("MODELS", models))
     cli.write("judged.yaml", "rewards: {judge: {model: late, rubric: is it good?}}")
     process = cli.start(*command.split())

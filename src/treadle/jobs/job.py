@@ -8,7 +8,7 @@ records each outcome. A new job over the same ledger continues where the last on
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -250,6 +250,19 @@ class Job(Generic[R, P]):
             self.refresh()
         assert self.end is not None
         return self.end
+
+    async def finish_unless_stopped(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Return true when `work` is done; false, and cancel it, if the job is to stop before. Raises: what it
+        raises."""
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+            return working.done()
+        finally:
+            stopping.cancel()
+            working.cancel()
 
     async def close(self) -> None:
         """Stop the workers, and record how long was worked."""
