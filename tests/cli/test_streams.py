@@ -272,6 +272,7 @@ def test_arguments_that_are_not_text(cli: Cli) -> None:
 
 
 MODULES = [
+    "typing",
     "treadle.cli.app",
     "typer",
     "treadle.cli.options.option_groups",
@@ -296,17 +297,24 @@ class Finder:
                 os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Finder())
-sys.argv = ["treadle", "run", "hi", "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "-t", "files"]
+sys.argv = ["treadle", *GIVEN.split()]
 from treadle.cli import main
 main()
 """
 
 
+RUN = "run hi -m m --base-url http://127.0.0.1:9/v1 -t files"
+
+
 @pytest.mark.sets(4)
-@pytest.mark.parametrize("module", MODULES)
-def test_an_interrupt_during_an_import_is_one_line(module: str, tmp_path: Path) -> None:
-    twice = MODULES.index(module) % 2
+@pytest.mark.parametrize(
+    ("given", "module"), [("show nothere -j nothere.db", "rich.text"), *[(RUN, module) for module in MODULES]]
+)
+def test_an_interrupt_during_an_import_is_one_line(given: str, module: str, tmp_path: Path) -> None:
+    """The last import of a command is that of what prints its error."""
+    twice = len(module) % 2
     program = INTERRUPTED.replace("WANTED", repr(module)).replace("IS_TWICE", str(twice))
+    program = program.replace("GIVEN", repr(given))
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr.splitlines()[-1].partition(";")[0]) == (130, "interrupted"), done
     assert "Traceback" not in done.stderr
