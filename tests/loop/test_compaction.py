@@ -58,10 +58,11 @@ async def test_a_session_longer_than_the_window_goes_on():
 
 
 async def test_a_replay_misses_a_compaction_that_is_not_recorded():
-    runs, events = await live(agent_of(Counting(window=WINDOW)))
+    _, events = await live(agent_of(Counting(window=WINDOW)))
     at = next(index for index, event in enumerate(events) if isinstance(event.body, e.ContextCompacted))
     found = replay([*events[:at], *events[at + 1 :]], lambda *_: None).divergence
     assert "Compact" in str(found)
+    assert found.seq == at + 1, "the very next event was taken for the compaction"
     other = replace(events[at], body=e.RunPaused(reason="x"))
     assert replay([*events[:at], other], lambda *_: None).divergence is None, "a pause may come at any time"
     at = next(index for index, event in enumerate(events) if isinstance(event.body, e.InferenceStarted))
