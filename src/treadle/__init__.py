@@ -1,7 +1,8 @@
 """Treadle runs tool-using LLM agents; every run is a durable, replayable, training-ready trajectory."""
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = (
+    False  # the module typing would take longest of what a Ctrl-C can meet before the command begins
+)
 if TYPE_CHECKING:
     from treadle.agent.agent import Agent as Agent
     from treadle.agent.run_stream import RunStream as RunStream

@@ -12,7 +12,7 @@ USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 
 Answer = Callable[[dict[str, Json]], Json]
 """A function that takes a request's body and returns a message, an error status, or a status with its error
-text."""
+text and perhaps the seconds of Retry-After."""
 
 
 class Scripted:
@@ -34,11 +34,11 @@ class Scripted:
                 outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 outer.asked.set()
                 reply = outer._answer(body)
-                status, text = 200, "no such key"
+                status, text, seconds = 200, "no such key", None
                 if isinstance(reply, int):
                     status = reply
                 elif isinstance(reply, tuple):
-                    status, text = reply
+                    status, text, seconds = (*reply, None)[:3]
                 kind, data = "application/json", json.dumps({"error": {"message": text}}).encode()
                 if status == 200 and body.get("stream"):
                     kind, data = "text/event-stream", _stream(reply)
@@ -47,6 +47,8 @@ class Scripted:
                 self.send_response(status)
                 self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(data)))
+                if seconds is not None:
+                    self.send_header("retry-after", str(seconds))
                 self.end_headers()
                 self.wfile.write(data)
 

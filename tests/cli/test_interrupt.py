@@ -220,6 +220,52 @@ def test_no_code_of_a_user_that_blocks_is_waited_for(real_cli: RealCli, command:
     assert process.returncode == 130
 
 
+WAITING = """
+name: d
+models: MODELS
+topics: {prompt: Office work, degree: 2, depth: 1}
+generation: {num_samples: 2}
+quality: {judge: {rubric: is it good?}}
+tools: {use: [files]}
+output: {path: d}
+"""
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("command", "models"),
+    [
+        ("topics build --prompt x --model late", ""),
+        ("generate d.yaml", "{default: late}"),
+        ("generate d.yaml", "{default: late, topics: 'mock:teacher'}"),
+        ("generate d.yaml", "{default: 'mock:teacher', scenarios: late}"),
+        ("generate d.yaml", "{default: 'mock:teacher', judge: late}"),
+        ("eval --task files:csv_sum-0001 --model late", ""),
+        ("eval judged.yaml --task files:csv_sum-0001 --model mock:echo", ""),
+        ("rollout --task files:csv_sum-0001 --model late", ""),
+        ("rollout --task files:csv_sum-0001 --model engine --set retries.delay_seconds=1000", ""),
+    ],
+)
+def test_after_the_first_ctrl_c_no_server_is_waited_for_that_has_failed(
+    cli: Cli, script: Script, command: str, models: str, status: int
+) -> None:
+    """The waits are so long that the command would not end."""
+    server = script(lambda body: (status, "busy", 1700))
+    cli.env["OPENAI_API_KEY"] = "key"
+    models_of = {"late": "openai:m", "engine": "vllm:m"}
+    tables = [
+        f'[models.{name}]\nmodel = "{model}"\nbase_url = "{server.url}"' for name, model in models_of.items()
+    ]
+    cli.write("treadle.toml", "\n".join(tables))
+    cli.write("d.yaml", WAITING.replace("MODELS", models))
+    cli.write("judged.yaml", "rewards: {judge: {model: late, rubric: is it good?}}")
+    process = cli.start(*command.split())
+    while not server.asked.wait(0.05):
+        assert process.poll() is None, process.communicate()
+    told = interrupt(process)
+    assert "go on with: treadle" in told or "the same command continues" in told
+
+
 def test_a_coroutine_that_could_not_begin_is_closed() -> None:
     with CommandLoop() as work:
         work.run(asyncio.sleep(0))

@@ -272,6 +272,7 @@ def test_arguments_that_are_not_text(cli: Cli) -> None:
 
 
 MODULES = [
+    "typing",
     "treadle.cli.app",
     "typer",
     "treadle.cli.options.option_groups",
@@ -287,26 +288,39 @@ MODULES += [
 ]
 INTERRUPTED = """
 import os, signal, sys
+WANTED = WANTED_NAMES
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == WANTED:
-            sys.meta_path.remove(self)
+        if name in WANTED:
+            WANTED.remove(name)
             os.kill(os.getpid(), signal.SIGINT)
             if IS_TWICE:
                 os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Finder())
-sys.argv = ["treadle", "run", "hi", "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "-t", "files"]
+sys.argv = ["treadle", *GIVEN.split()]
 from treadle.cli import main
 main()
 """
 
 
+RUN = "run hi -m m --base-url http://127.0.0.1:9/v1 -t files"
+
+
 @pytest.mark.sets(4)
-@pytest.mark.parametrize("module", MODULES)
-def test_an_interrupt_during_an_import_is_one_line(module: str, tmp_path: Path) -> None:
-    twice = MODULES.index(module) % 2
-    program = INTERRUPTED.replace("WANTED", repr(module)).replace("IS_TWICE", str(twice))
+@pytest.mark.parametrize(
+    ("given", "modules"),
+    [
+        ("show nothere -j nothere.db", "rich.text"),
+        ("rollout --task files", "treadle.cli.jobs.rolling rich.console"),
+        *[(RUN, module) for module in MODULES],
+    ],
+)
+def test_an_interrupt_during_an_import_is_one_line(given: str, modules: str, tmp_path: Path) -> None:
+    """What prints an error or `interrupted` is the last that a command imports."""
+    twice = len(modules) % 2
+    program = INTERRUPTED.replace("WANTED_NAMES", repr(modules.split())).replace("IS_TWICE", str(twice))
+    program = program.replace("GIVEN", repr(given))
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr.splitlines()[-1].partition(";")[0]) == (130, "interrupted"), done
     assert "Traceback" not in done.stderr

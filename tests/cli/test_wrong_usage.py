@@ -326,11 +326,18 @@ def test_a_missing_extra_is_named(place: tuple[Cli, str], module: str, line: str
 
 @pytest.mark.parametrize("line", ["serve --model mock:echo --port 0", "view --no-open"])
 def test_a_server_without_its_extra_says_so(tmp_path: Path, line: str) -> None:
+    assert Cli(tmp_path)("run", "hi", "-m", "mock:echo").code == 0
     # A new process, because those of `FORKS` have imported the server.
     command = [sys.executable, "-c", WITHOUT, "starlette", *line.split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done
     assert "which is not installed: pip install 'treadle[serve]'" in done.stderr
+
+
+def test_what_does_not_exist_is_told_before_a_missing_extra(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT, "starlette", "view", "nothere"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "there is no journal at 'nothere'" in done.stderr) == (1, True), done
 
 
 def test_a_file_that_only_another_user_may_read(tmp_path: Path) -> None:

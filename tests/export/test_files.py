@@ -131,6 +131,16 @@ def test_errors_name_the_line_and_the_formats(tmp_path: Path) -> None:
         detect_format(path)
 
 
+@pytest.mark.parametrize(("key", "is_told"), [("tool", True), ("score", False)])
+def test_a_key_that_is_nearly_one_of_the_format_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, is_told: bool
+) -> None:
+    asked = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": asked, key: []}))
+    detect_format(tmp_path / "rows.jsonl")
+    assert ("has 'tool', which is not read; did you mean 'tools'?" in caplog.text) is is_told
+
+
 def test_axolotl_gets_calls_by_the_settings_of_the_docs(tmp_path: Path) -> None:
     """Rules out that the documented settings name a format whose calls Axolotl takes for text.
 

@@ -29,12 +29,13 @@ from treadle.core.types import Message, Request, Role
 from treadle.evals import EvaluationConfig, evaluate
 from treadle.export.groups import Group
 from treadle.jobs.ledger import Ledger
-from treadle.jobs.meter import JobMeter, LostUse, explain_limit, is_cut_off
+from treadle.jobs.meter import JobMeter, LostUse, explain_limit
 from treadle.jobs.progress import JobNotice, JobProgress, ServerFailed
 from treadle.jobs.sections import LimitSection
 from treadle.models import RetryModel, ScriptedModel
 from treadle.models.protocol import Watch
 from treadle.rollout.sinks.protocol import BaseSink, Receipt, SinkMemory
+from treadle.runs.retries import is_cut_off
 from treadle.runs.run import Run
 
 ROOT = Path(__file__).parent.parent.parent

@@ -14,6 +14,7 @@ from treadle.context.step_view import view_step
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError
 from treadle.core.prompts.transcript import check_transcript
+from treadle.core.replay import replay
 from treadle.core.state import fold
 from treadle.core.types import Role, Usage
 from treadle.journal.memory import MemoryJournal
@@ -54,6 +55,19 @@ async def test_a_session_longer_than_the_window_goes_on():
     assert not check_transcript(runs[-1].messages)
     assert not check_transcript(list(runs[-1].state.messages))
     assert (await agent.replay(runs[-1].run_id)).is_exact
+
+
+async def test_a_replay_misses_a_compaction_that_is_not_recorded():
+    _, events = await live(agent_of(Counting(window=WINDOW)))
+    at = next(index for index, event in enumerate(events) if isinstance(event.body, e.ContextCompacted))
+    found = replay([*events[:at], *events[at + 1 :]], lambda *_: None).divergence
+    assert "Compact" in str(found)
+    assert found.seq == at + 1, "the very next event was taken for the compaction"
+    other = replace(events[at], body=e.RunPaused(reason="x"))
+    assert replay([*events[:at], other], lambda *_: None).divergence is None, "a pause may come at any time"
+    at = next(index for index, event in enumerate(events) if isinstance(event.body, e.InferenceStarted))
+    unasked = [*events[:at], replace(events[at], body=compactions(events)[0]), *events[at:]]
+    assert replay(unasked, lambda *_: None).divergence is not None
 
 
 async def test_the_transcript_stays_whole():

@@ -229,6 +229,14 @@ def test_a_program_that_never_asks_stops_the_work(tmp_path: Path, engine: Engine
         roll(tmp_path / "out", engine, command, groups=1)
 
 
+def test_a_missing_file_of_a_command_is_named_without_the_folder_of_the_run(
+    tmp_path: Path, engine: Engine
+) -> None:
+    with pytest.raises(ProviderError, match=r"open file 'nothere\.py'.*looked for in '") as caught:
+        roll(tmp_path / "out", engine, f"{sys.executable} nothere.py", groups=1)
+    assert "treadle-program" not in str(caught.value)
+
+
 def test_a_program_that_takes_too_long_is_stopped(tmp_path: Path, engine: Engine) -> None:
     command = write(tmp_path / "own", "ask('hi'); import time; time.sleep(600)")
     given = {"agent": {"deadline_seconds": 1.0}, "groups": 1, "group_size": 1, "max_dropped": 1}

@@ -216,6 +216,9 @@ async def test_changes_for_a_turn_are_one_event_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
+        ({"task.toml": "[verifer]\ntimeout_sec = 9\n"}, "key 'verifer', .*; did you mean 'verifier'"),
+        ({"task.toml": "[agent]\ntimout_sec = 9\n"}, "its agent has .*; did you mean 'timeout_sec'"),
+        ({"task.toml": '[[steps]]\nname = "first"\nmin_rewards = 1\n'}, "; did you mean 'min_reward'"),
         ({"task.toml": "steps = 3\n"}, "its steps are 3; write tables"),
         ({"task.toml": 'multi_step_reward_strategy = "maen"\n'}, "strategy is 'maen'; write 'mean' or 'final'"),
         ({"task.toml": '[[steps]]\nname = "../first"\n'}, r"name '../first'; give the name of a folder in steps/"),

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from treadle.cli.exit import MEANINGS, ExitCode
+from treadle.cli.exit import MEANINGS, ExitCode, end_at_interrupts
 from treadle.cli.table import COMMANDS, MOVED, VARIABLE, CommandEntry
 
 _MAX_KEYS = 4
@@ -183,6 +183,7 @@ def run() -> NoReturn:
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
     except (Exception, BaseExceptionGroup) as error:
+        end_at_interrupts()
         code = _report(error)
     _leave(code)
 

@@ -44,13 +44,18 @@ def join_codes(codes: Iterable[int]) -> ExitCode:
     return next((code for code in _GRAVEST_FIRST if code in found), ExitCode.DONE)
 
 
-def end_at_once(*_: object) -> None:
-    """End the process, as the handler of Ctrl-C while modules are imported."""
+def end_at_interrupts() -> None:
+    """Let Ctrl-C end the process at once from now on, because an interrupted import may fail in any way."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_at_once)
+
+
+def _end_at_once(*_: object) -> None:
     os.write(2, b"interrupted\n")
     os._exit(ExitCode.INTERRUPTED)
 
 
 def allow_interrupts() -> None:
     """Let Ctrl-C raise `KeyboardInterrupt` from now on, instead of ending the process at once."""
-    if signal.getsignal(signal.SIGINT) is end_at_once:
+    if signal.getsignal(signal.SIGINT) is _end_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)

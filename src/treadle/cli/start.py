@@ -9,21 +9,22 @@ not work, which finds nothing in what imports make and takes a sixth of their ti
 import codecs
 import gc
 import os
-import signal
 import sys
-from typing import Any, NoReturn
 
-from treadle.cli.exit import end_at_once
+from treadle.cli.exit import end_at_interrupts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 _PLAIN = str.maketrans("·›●○◐▶↳✓✗─", "->*o~>>+x-") | {ord("…"): "..."}
 """The replacements for the marks that commands print, on a terminal that does not have them."""
 
 
-def main() -> NoReturn:
+def main() -> "NoReturn":
     """Run the command that the process was started with, and exit."""
+    end_at_interrupts()
     gc.disable()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, end_at_once)
     _prepare_streams()
     from treadle.cli.app import run
 

@@ -10,7 +10,7 @@ TreadleError
 │   ├── TransportError (ConnectionError) no answer, or an incomplete one
 │   │   ├── ProviderTimeoutError (TimeoutError)
 │   │   ├── HandshakeError              no TLS: the certificate is not trusted, …
-│   │   └── LimitReachedError           a limit of a job leaves no room for the request
+│   │   └── LimitReachedError           a job sends no more requests: a limit, or it is to stop
 │   ├── AuthenticationError             401, 403
 │   ├── RequestError                    any other 4xx
 │   ├── UnavailableError                402, 404: no credit is left, or there is no such model
@@ -113,7 +113,8 @@ class HandshakeError(TransportError):
 
 
 class LimitReachedError(TransportError):
-    """Raised instead of sending a request that would exceed a limit of its job."""
+    """Raised instead of sending a request that would exceed a limit of its job, or that failed and would be sent
+    again after the job was asked to stop."""
 
     is_retryable = False
 

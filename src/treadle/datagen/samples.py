@@ -45,9 +45,9 @@ from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
 from treadle.jobs.job import CutOffError, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
-from treadle.jobs.meter import is_cut_off
 from treadle.jobs.slots import Expected
 from treadle.journal.run_info import RunFilter
+from treadle.runs.retries import is_cut_off
 from treadle.tasks.draws import Draw
 
 

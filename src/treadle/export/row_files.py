@@ -5,6 +5,7 @@ whole.
 Rows and groups are read and written one at a time.
 """
 
+import logging
 import re
 from codecs import BOM_UTF8
 from collections import Counter
@@ -58,6 +59,7 @@ _MESSAGE_KEYS = (
     "arguments",
 )
 """Keys within the columns of rows, for suggestions."""
+_LOG = logging.getLogger("treadle")
 _MAX_SAMPLED = 100
 """How many rows are read to recognise a file's format."""
 
@@ -131,6 +133,7 @@ def detect_format(path: Path, *, advice: str = "its format must be one of") -> s
     for least in (len(sample), 1):
         for name, count in fits.items():
             if count >= least:
+                _warn_of_keys(path, sample[0], loaded[name])
                 return name
     for name in TOKEN_FORMATS.names():
         if sample[0].keys() == TOKEN_FORMATS.load(name).columns.keys():
@@ -148,6 +151,14 @@ def detect_format(path: Path, *, advice: str = "its format must be one of") -> s
             f"{str(path)!r} is in no known format: its first row has the key {wrong}; did you mean {right}?"
         )
     raise ConfigError(f"{str(path)!r} is in no known format; {advice} {', '.join(FORMATS.names())}")
+
+
+def _warn_of_keys(path: Path, raw: Mapping[str, Json], row_format: RowFormat) -> None:
+    """Log the keys of a row that are nearly those of its format which it lacks."""
+    lacking = row_format.columns.keys() - raw.keys()
+    for key in sorted(raw.keys() - row_format.columns.keys()):
+        for near in find_near(key, lacking, cutoff=0.8)[:1]:
+            _LOG.warning("%s: its first row has %r, which is not read; did you mean %r?", path, key, near)
 
 
 def _keys_in(value: Json) -> set[str]:

@@ -19,14 +19,13 @@ from treadle.core.state import Status
 from treadle.core.types import Fault, Json, StopReason
 from treadle.jobs.job import CutOffError, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
-from treadle.jobs.meter import is_cut_off
 from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AttemptSection
 from treadle.jobs.seeded_agents import SeededAgents
 from treadle.jobs.slots import Expected
 from treadle.journal.run_info import RunFilter
 from treadle.runs.ensure import ensure_run
-from treadle.runs.retries import find_infrastructure_fault, find_lost_tool
+from treadle.runs.retries import find_infrastructure_fault, find_lost_tool, is_cut_off
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
@@ -164,7 +163,8 @@ class AttemptDriver:
             ):
                 raise wrong from outcome
             pause = self._retries.pause_after(number, outcome)
-            if is_cut_off(outcome) or (pause is not None and meter.find_limit() is not None):
+            is_over = self._job.stop.is_set() or (pause is not None and meter.find_limit() is not None)
+            if is_cut_off(outcome) or (fault is not None and is_over):
                 raise CutOffError
             if fault is None:
                 raise outcome  # type: ignore[misc]

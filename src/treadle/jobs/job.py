@@ -8,7 +8,7 @@ records each outcome. A new job over the same ledger continues where the last on
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -154,7 +154,7 @@ class Job(Generic[R, P]):
         """Set when an outcome was counted, or the job is to stop."""
         self._looked_at = -_LOOK_SECONDS
         """When the workers were last asked what they do, on the clock of the meter."""
-        meter.on_failure = self._tell_failure
+        meter.on_failure, meter.stop = self._tell_failure, self.stop
         self._failure = ("", 0.0)
         """The failure of a server that was told last, and when, on the clock of the meter."""
         progress.resumed = self.counts.kept
@@ -250,6 +250,19 @@ class Job(Generic[R, P]):
             self.refresh()
         assert self.end is not None
         return self.end
+
+    async def finish_unless_stopped(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Return true when `work` is done; false, and cancel it, if the job is to stop before. Raises: what it
+        raises."""
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+            return working.done()
+        finally:
+            stopping.cancel()
+            working.cancel()
 
     async def close(self) -> None:
         """Stop the workers, and record how long was worked."""

@@ -1,6 +1,7 @@
 """The use of tokens, money and time by all models of a plan, and the limits on it."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -19,7 +20,6 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.wrapper import Wrapper
-from treadle.runs.retries import Outcome
 from treadle.runs.run import Run
 
 UNKNOWN_COST = "unknown_cost"
@@ -78,6 +78,8 @@ class JobMeter:
         self.on_failure: Callable[[str, ProviderError, float], None] = lambda *_: None
         """The function to call with the name of a model, an error of its server, and the delay before the next
         attempt in seconds."""
+        self.stop = asyncio.Event()
+        """Set when the work is to stop: no request that has failed is sent again, and no wait for that goes on."""
         self.seconds_before = 0.0
         """How long earlier processes worked."""
         self._now = now
@@ -139,27 +141,39 @@ class JobMeter:
         """Return the answer of `model`, and count it.
 
         The tokens and the cost that it may need are reserved first. If a request fits only when the requests in
-        flight use less than they have reserved, it waits for them. Raises: `LimitReachedError` at a limit.
+        flight use less than they have reserved, it waits for them. Raises: `LimitReachedError` at a limit, and
+        in place of another attempt once the work is to stop.
         """
         has_limits = self._is_limited or self.limits.max_seconds is not None
         need = await self._reserve(model, request) if has_limits else _NOTHING
         self._in_flight += 1
-        tell = watch.on_failure
+        tell, scope = watch.on_failure, asyncio.timeout(None)
+        waits: list[asyncio.Task[None]] = []
 
         def on_failure(error: ProviderError, attempt: int, delay_seconds: float) -> None:
             if tell is not None:
                 tell(error, attempt, delay_seconds)
             self._lose(error, need)
             self.on_failure(model.name, error, delay_seconds)
+            if self.stop.is_set():
+                raise _explain_stop(str(error)) from error
+            waits.append(asyncio.ensure_future(self._end_wait(scope, delay_seconds)))
 
         try:
             watch.on_failure = on_failure
-            completion = await model.ask(request, watch)
+            async with scope:
+                completion = await model.ask(request, watch)
         except (ProviderError, asyncio.CancelledError) as error:
             self._lose(error, need)
             raise
+        except TimeoutError as error:
+            if scope.expired():
+                raise _explain_stop("it waited for another attempt") from error
+            raise
         finally:
             watch.on_failure = tell
+            for wait in waits:
+                wait.cancel()
             self._in_flight -= 1
             if need is not _NOTHING:
                 self._reserved = _Need(
@@ -176,6 +190,13 @@ class JobMeter:
         self._most_output = max(self._most_output, usage.output_tokens)
         self.add(usage.input_tokens, usage.output_tokens, completion.cost_usd)
         return completion
+
+    async def _end_wait(self, scope: asyncio.Timeout, delay_seconds: float) -> None:
+        """Let `scope` expire if the work is to stop within the next `delay_seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_seconds):
+                await self.stop.wait()
+            scope.reschedule(0)
 
     def _lose(self, error: BaseException, need: _Need) -> None:
         if not isinstance(error, ProviderError) or error.may_be_billed:
@@ -259,15 +280,8 @@ def explain_limit(limit: str) -> LimitReachedError:
     return LimitReachedError(_UNKNOWN_TEXT if limit == UNKNOWN_COST else _LIMIT_TEXT.format(limit))
 
 
-def is_cut_off(outcome: Outcome) -> bool:
-    """Return whether work ended because a request did not fit in a limit of the job."""
-    if isinstance(outcome, Exception):
-        cause: BaseException | None = outcome
-        while cause is not None and not isinstance(cause, LimitReachedError):
-            cause = cause.__cause__
-        return cause is not None
-    failure = (outcome.state if isinstance(outcome, Run) else outcome).ending.failure
-    return failure is not None and failure.error_type == LimitReachedError.__name__
+def _explain_stop(why: str) -> LimitReachedError:
+    return LimitReachedError(f"not sent again, because the work is to stop: {why}")
 
 
 def is_free(model: Model) -> bool:

@@ -154,7 +154,9 @@ class RolloutProgress(JobProgress, kw_only=True):
         if is_short:
             return "finishing; Ctrl-C: stop now"
         end = "press Ctrl-C again to stop now"
-        if not self.in_flight and self.undelivered:
+        if not (self.in_flight or self.undelivered):
+            return super().stopping()
+        if not self.in_flight:
             groups = "1 group" if self.undelivered == 1 else f"{self.undelivered:,} groups"
             stay = "stays" if self.undelivered == 1 else "stay"
             return f"stopping: {groups} that no sink has taken {stay} in the folder; {end}"

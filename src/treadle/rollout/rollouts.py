@@ -300,7 +300,9 @@ class _Work:
             max_failures=3 + math.ceil(config.window / config.group_size),
         )
         async with self.job.beating():
-            await config.retries.policy().call(self._agents.prepare, self._tell_retry)
+            preparing = config.retries.policy().call(self._agents.prepare, self._tell_retry)
+            if not await self.job.finish_unless_stopped(preparing):
+                return JobEnd("stopped")
             end = await self.job.run(self.groups, settings, self._until_free, self._held_out)
             await self.handover.drain()
             self.job.refresh()

@@ -14,6 +14,7 @@ from treadle.core.errors import (
     JournalError,
     LeaseHeldError,
     LeaseLostError,
+    LimitReachedError,
     ProviderError,
     RunExistsError,
     ScoringError,
@@ -85,6 +86,17 @@ def find_infrastructure_fault(outcome: Outcome) -> str | None:
     )
 
 
+def is_cut_off(outcome: Outcome) -> bool:
+    """Return whether work ended because a job sends no more requests: it is at a limit, or is to stop."""
+    if isinstance(outcome, Exception):
+        cause: BaseException | None = outcome
+        while cause is not None and not isinstance(cause, LimitReachedError):
+            cause = cause.__cause__
+        return cause is not None
+    failure = (outcome.state if isinstance(outcome, Run) else outcome).ending.failure
+    return failure is not None and failure.error_type == LimitReachedError.__name__
+
+
 def find_lost_tool(run: Run) -> str | None:
     """Return the first call of a run that has no result because what runs its tool was lost, as a text; `None` if
     all have one. What the model did afterwards is not its own work. Reads the events from the journal."""
@@ -102,7 +114,9 @@ def _may_pass(error: Exception) -> bool:
 
 def _is_lasting(outcome: Outcome) -> bool:
     """Return whether the fault of an attempt comes again at each further one, as that of a scorer whose own request
-    cannot succeed."""
+    cannot succeed, or of a job that sends no more requests."""
+    if is_cut_off(outcome):
+        return True
     cause = outcome.__cause__ if isinstance(outcome, ScoringError) else None
     return isinstance(cause, ProviderError) and not cause.is_retryable
 

@@ -252,6 +252,7 @@ def test_what_a_stop_does_is_said() -> None:
     assert "the groups of 3 rollouts in flight" in RolloutProgress(in_flight=3, undelivered=1).stopping()
     assert "1 group that no sink has taken stays" in RolloutProgress(undelivered=1).stopping()
     assert "2 groups that no sink has taken stay" in RolloutProgress(undelivered=2).stopping()
+    assert "as soon as nothing is in flight" in RolloutProgress().stopping()
 
 
 def test_an_error_of_many_rollouts_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

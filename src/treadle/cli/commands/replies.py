@@ -67,7 +67,7 @@ def answer(
             _list_waiting(questions, _show_question, none, is_json=shown.is_json)
             if not shown.is_json:
                 print_replies(loaded, follow_up)
-            return ExitCode.DONE
+            return ExitCode.DONE if questions else ExitCode.MISUSE
         if not questions:
             command = follow_up.write("show", run_id)
             raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")
@@ -274,7 +274,7 @@ def approve(
             _list_waiting(waiting, _show_call, none, is_json=shown.is_json)
             if not shown.is_json:
                 print_replies(loaded, follow_up)
-            return ExitCode.DONE
+            return ExitCode.DONE if waiting else ExitCode.MISUSE
         is_word = call.lower() in _DECISIONS and call not in waiting
         if decision is None and not is_word:
             raise ConfigError(_explain_missing(run, call, waiting, follow_up))

@@ -150,6 +150,8 @@ def _is_own(target: Path, config: GenerationConfig) -> bool:
 def _build(config: GenerationConfig, address: str, *, is_json: bool) -> TopicGraph | None:
     """Return the graph; `None` if the build was interrupted."""
     from treadle.datagen.config.roles import make_models
+    from treadle.jobs.meter import JobMeter
+    from treadle.jobs.sections import LimitSection
 
     try:
         model = make_models(config)["topics"]
@@ -160,9 +162,11 @@ def _build(config: GenerationConfig, address: str, *, is_json: bool) -> TopicGra
     with open_journal(address) as journal, bar("topics", total, is_json=is_json) as advance:
 
         def start(stop: asyncio.Event) -> Coroutine[Any, Any, TopicGraph]:
+            meter = JobMeter(LimitSection())
+            meter.stop = stop
             return build_topics(
                 topics,
-                model=model,
+                model=meter.measure(model),
                 journal=journal,
                 seed=config.seed,
                 dataset=config.name,

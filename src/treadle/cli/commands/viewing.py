@@ -4,6 +4,7 @@ import contextlib
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
@@ -14,6 +15,9 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.models.config.recipe import load_config
 from treadle.runs.statuses import find_run
+
+if TYPE_CHECKING:
+    from treadle.viewer.viewed_data import ViewedData
 
 
 def view(
@@ -36,18 +40,27 @@ def view(
         treadle view
         treadle view evaluation/first evaluation/second --no-open
     """
-    from treadle.server.api_server import load_viewed, serve_api, settle_memory
-    from treadle.viewer.bundle import read_bundle
     from treadle.viewer.data_pages import check_folder, find_kind
     from treadle.viewer.viewed_data import ViewedData
 
-    read_bundle()
     given, journals = [Path(place) for place in places or ()], [] if journal is None else [journal]
     if 0 < len(given) <= 2 and not any(map(find_kind, given)):
         for path in given:
             check_folder(path)
         given, journals = [], list(dict.fromkeys(places or ()))
     data = ViewedData(given)
+    with data.open_journals(journals) as opened:
+        _serve(data, opened, host, port, is_open=is_open, is_json=is_json)
+
+
+def _serve(
+    data: "ViewedData", journals: Sequence[Journal], host: str, port: int, *, is_open: bool, is_json: bool
+) -> None:
+    """Serve the page until Ctrl-C. Its extra is not needed for an error about what it is to show."""
+    from treadle.server.api_server import load_viewed, serve_api, settle_memory
+    from treadle.viewer.bundle import read_bundle
+
+    read_bundle()
     config = load_config()
     served = load_viewed(config, data)
     if config.file.agents and not served.config.file.agents:
@@ -68,8 +81,8 @@ def view(
         if is_open and not is_json:
             webbrowser.open(address)
 
-    with data.open_journals(journals) as opened, contextlib.suppress(KeyboardInterrupt):
-        first, *others = opened
+    with contextlib.suppress(KeyboardInterrupt):
+        first, *others = journals
         execute(serve_api(served, first, host, port, tell, other=others[0] if others else None))
 
 

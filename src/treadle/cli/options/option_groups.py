@@ -19,7 +19,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from treadle.cli.exit import ExitCode, allow_interrupts
+from treadle.cli.exit import ExitCode, allow_interrupts, end_at_interrupts
 from treadle.cli.options.completion import COMPLETERS
 from treadle.core.errors import ConfigError
 
@@ -278,14 +278,15 @@ def as_command(function: Callable[..., int | None]) -> Callable[..., None]:
     }
 
     def command(**values: Any) -> None:
-        allow_interrupts()
-        gc.freeze()
-        gc.enable()
-        for name, (group, own) in groups.items():
-            values[name] = group.from_values({key: values.pop(key) for key in own})
         try:
+            allow_interrupts()
+            gc.freeze()
+            gc.enable()
+            for name, (group, own) in groups.items():
+                values[name] = group.from_values({key: values.pop(key) for key in own})
             code = function(**values)
         except KeyboardInterrupt:
+            end_at_interrupts()  # another one, while this one is told, would end without a word
             from treadle.cli.terminal.output import print_interrupted
 
             print_interrupted("")

@@ -19,8 +19,8 @@ from treadle.core.types import Fault, Json, Message, Role, StopReason, Usage
 from treadle.datagen.conversations.studio import Studio, UserTurn, is_farewell, read_answer, user_instructions
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
 from treadle.datagen.scenarios.scenario_writer import PROMPTS
-from treadle.jobs.meter import is_cut_off
 from treadle.journal.run_info import RunInfo
+from treadle.runs.retries import is_cut_off
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.workers.protocol import WorkedSession

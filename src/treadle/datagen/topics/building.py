@@ -54,8 +54,8 @@ async def build_topics(
 ) -> TopicGraph:
     """Build topics as `config` describes them, and return the graph. The same call continues an interrupted build.
 
-    When `stop` is set, topics that are being expanded are finished, and no others are begun. A topic that cannot be
-    expanded is in the graph with its error, and is not a leaf.
+    When `stop` is set, topics that are being expanded are finished, unless their server fails, and no others are
+    begun. A topic that cannot be expanded is in the graph with its error, and is not a leaf.
 
     Raises: `ConfigError` if the journal has the topics with other settings; `ProviderError` if the model's server
     does not answer, or refuses all requests; `BuildStoppedError`.
@@ -193,6 +193,8 @@ class _Builder:
             )
             node.attempts += 1
             node.error, node.is_down = answer.error, answer.is_down
+            if node.is_down and self._stop.is_set():
+                break
             self._check_failures(node)
             if node.is_down:
                 break
@@ -247,6 +249,9 @@ class _Builder:
 
     def _take_result(self, node: _Node) -> None:
         """Process the result of an expansion: expand the new topics, and settle the level if it is complete."""
+        if node.is_down and self._stop.is_set():
+            self._wake.set()  # it stays open, and the next build expands it
+            return
         node.is_done = True
         self._done += 1
         if not any(item.is_merged for item in node.lineage()):

@@ -276,6 +276,7 @@ class ProgramModel:
     def _blame(self, program: Program, ended: _Ended) -> None:
         """Raise the error for a program that failed, unless its work is graded as it is."""
         said = ended.said or "it printed no error"
+        said += self._workers.explain_missing_file(said)
         how = f"exited with {ended.status}" if ended.status > 0 else f"was killed by signal {-ended.status}"
         text = f"the program {self._workers.name_for(self._task)!r} {how}: {said}"
         if is_played := find_environment(self._task) is not None:
@@ -312,11 +313,20 @@ class ProgramWorkers(HereWorkers):
             raise ConfigError(f"the command {command!r} does not begin with a program that exists")
         self._argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
         self._command = shlex.join(words)
+        self._others = [word for word in words[1:] if not Path(word).is_file()]
         self._environments: dict[tuple[str, ...], EnvironmentProcess] = {}
         self._host: _ProgramHost | None = None
         self._serving: asyncio.Task[None] | None = None
         self._url: asyncio.Future[str] | None = None
         self._silent: set[str] = set()
+
+    def explain_missing_file(self, said: str) -> str:
+        """Return where files of the command are looked for if `said` is about a missing one, else nothing."""
+        if "No such file" not in said or not any(word in said for word in self._others):
+            return ""
+        return (
+            f". A file of the command is looked for in {str(Path.cwd())!r}, and then among those of the task"
+        )
 
     def are_silent(self, run_id: str) -> bool:
         """Return whether the program is wrong for all tasks: the first ones have all failed before they asked the
@@ -481,7 +491,8 @@ def _collect(place: Path, status: int) -> _Ended:
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= left:
             content = files[path.relative_to(place / "work").as_posix()] = path.read_bytes()
             left -= len(content)
-    said = " ".join(_read_text(place / "stderr")[-1000:].split())
+    # The folder is temporary, so that its path means nothing to the user.
+    said = " ".join(_read_text(place / "stderr")[-1000:].replace(f"{place / 'work'}/", "").split())
     return _Ended(status, _read_text(output) if output.exists() else printed, reward, files, said)
 
 

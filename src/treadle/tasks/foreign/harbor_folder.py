@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.core.texts.documents import decode_document
 from treadle.core.types import Json
 from treadle.tasks.foreign.harbor_dockerfile import ImageBuild
@@ -40,6 +41,11 @@ class _Compose(Struct, frozen=True):
 
 
 _COMPOSE = msgspec.toml.decode(files(__package__).joinpath("compose.toml").read_bytes(), type=_Compose)
+_KEYS = msgspec.toml.decode(
+    files(__package__).joinpath("harbor_keys.toml").read_bytes(), type=dict[str, frozenset[str]]
+)
+_SIMILAR = 0.8
+"""How similar, from 0 to 1, an unknown key is to a known one that is meant."""
 
 
 class HarborTurn(Struct, frozen=True):
@@ -183,6 +189,9 @@ def read_folder(place: Path) -> list[HarborTurn]:
                     f"its multi_step_reward_strategy is {strategy!r:.80}; write 'mean' or 'final'"
                 )
             tables = [step for step in steps if isinstance(step, dict)]
+            _check_keys("task.toml", settings)
+            for step in tables:
+                _check_keys("steps", step)
             made = [_read_turn(place, settings, step, is_first=step is tables[0]) for step in tables]
         else:
             made = [_read_bench(place)]
@@ -199,6 +208,7 @@ def _read_bench(place: Path) -> HarborTurn:
     said = found.get("instruction") if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(said, str):
         raise ConfigError(f"the file {str(place / 'task.yaml')!r} has no instruction")
+    _check_keys("task.yaml", found)
     solution = place / "solution.sh"
     solution = solution if solution.is_file() else place / "solution.yaml"
     script, tests = place / "run-tests.sh", [place / "tests"]
@@ -281,6 +291,16 @@ def _merge(settings: Mapping[str, Json], step: Mapping[str, Json]) -> dict[str, 
     lists = [given.get("artifacts") or [] for given in (settings, step)]
     made["artifacts"] = [item for given in lists for item in (given if isinstance(given, list) else [given])]
     return made
+
+
+def _check_keys(name: str, table: Mapping[str, Json]) -> None:
+    """Check the keys of a table, and of the tables in it. Raises: `ConfigError` for one that is misspelt."""
+    known = _KEYS[name]
+    for key, value in table.items():
+        if key in known and key in _KEYS and isinstance(value, dict):
+            _check_keys(key, value)
+        elif key not in known and (hint := did_you_mean(key, known - table.keys(), cutoff=_SIMILAR)):
+            raise ConfigError(f"its {name} has the key {key!r}, which does not exist{hint}")
 
 
 def _check_links(place: Path) -> None:
