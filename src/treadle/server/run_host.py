@@ -261,11 +261,11 @@ class RunHost(GatewayHost):
         except RequestRefused:
             return None
 
-    async def get_run(self, caller: ApiCaller, run_id: str) -> Run[Any]:
-        """Return a run that a client sees. Raises: `RequestRefused`."""
+    async def get_run(self, caller: ApiCaller, run_id: str, journal: Journal | None = None) -> Run[Any]:
+        """Return a run that a client sees, as `journal` shows it; `None`: as it is. Raises: `RequestRefused`."""
         await self.get_info(caller, run_id)
         try:
-            return await asyncio.to_thread(Run.load, run_id, self.journal)
+            return await asyncio.to_thread(Run.load, run_id, journal or self.journal)
         except RunNotFoundError:  # it was deleted just now
             raise no_such("run", run_id) from None
 
