@@ -433,7 +433,9 @@ async def test_attached_files_are_read_at_the_same_time(tmp_path: Path, journal:
             ids = [await upload(client, f"{name}.txt", f"The {name}.") for name in ("cat", "dog", "cow")]
             store = await client.vector_stores.create(name="s")
             await client.vector_stores.file_batches.create(store.id, file_ids=ids)
-            await asyncio.wait_for(both.wait(), 60)  # reading one after another never sets it
+            await both.wait()
+            first, second = [received.json()["input"] for received in server.requests[:2]]
+            assert first != second  # reading one after another asks again for the first
             while (await client.vector_stores.retrieve(store.id)).file_counts.completed < 3:
                 await asyncio.sleep(0.02)
 
