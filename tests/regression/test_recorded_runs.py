@@ -129,12 +129,12 @@ async def test_a_missing_recording_says_how_it_is_made(tmp_path: Path) -> None:
 async def test_versions_of_events(tmp_path: Path) -> None:
     recorded = await make(tmp_path)
     text = recorded.path.read_text()
-    recorded.path.write_text(text.replace('"version": "2.7"', '"version": "2.3"'))
+    recorded.path.write_text(text.replace('"version": "2.8"', '"version": "2.3"'))
     older = await read_recording(recorded.path)
     assert (
         await run_recording(Suite.of_config(load_config()), older.path, make_agent([]))
     ).divergence is None
-    recorded.path.write_text(text.replace('"version": "2.7"', '"version": "3.0"'))
+    recorded.path.write_text(text.replace('"version": "2.8"', '"version": "3.0"'))
     with pytest.raises(ConfigError, match="written by a newer Treadle"):
         await read_recording(recorded.path)
 

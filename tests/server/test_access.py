@@ -18,10 +18,11 @@ from tests.server.test_responses import CONFIG, journal, serving
 
 from treadle import Run
 from treadle.core.errors import ConfigError, JournalError
+from treadle.core.texts.hiding import hide_model, hide_servers
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
-from treadle.server.admission.access import hash_key, hide_model, hide_servers
+from treadle.server.admission.access import hash_key
 from treadle.server.api_server import load_served, serve_api
 
 __all__ = ["journal"]
@@ -405,6 +406,11 @@ def test_names_that_derive_from_that_of_a_model_are_hidden(name: str) -> None:
 
 def test_a_model_whose_name_is_a_word_hides_no_words() -> None:
     assert hide_servers("model 'a' failed: a file is missing") == "the model failed: a file is missing"
+    told = "cannot echo: {} and model={} failed in /bin/echo, the echo-server"
+    assert hide_model(told.format('model \'echo\', "model": "echo", echo-2026', "echo"), "echo", "M") == (
+        told.format('M, "model": "M", M', "M")
+    )
+    assert hide_model("no model: a file, a-1", "a", "M") == "no model: a file, a-1"
     assert hide_model("o3 is down, see o3-mini", "o3", "fast") == "fast is down, see fast"
 
 

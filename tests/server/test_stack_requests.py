@@ -6,12 +6,15 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from msgspec.structs import replace
 from openai import AsyncOpenAI
 from tests.server.test_relay import assert_replays
 from tests.server.test_response_items import calling, respond, talking
 from tests.server.test_responses import ADD, client, config, journal
 
+from treadle.core.replay import replay as decide_again
 from treadle.journal.protocol import Journal
+from treadle.tools.schema.answer_schema import find_output_fault
 
 __all__ = ["client", "config", "journal"]
 IMAGE = "data:image/png;base64," + "aGk="
@@ -126,6 +129,43 @@ async def test_calls_above_the_limit_are_not_shown(client: AsyncOpenAI, is_strea
         assert [(item.type, item.status) for item in response.output] == [
             *(("mcp_call", "completed"), ("message", "completed")),
         ]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_only_calls_that_run_here_count(is_stream: bool, tmp_path: Path, journal: Journal) -> None:
+    add = '{"a": 1, "b": 2}'
+    said = [
+        calling(("c1", "add", add), ("p1", "pay", "{}"), ("p2", "pay", "{}"), ("c2", "add", add)),
+        calling(("p3", "pay", "{}"), ("c3", "add", add)),
+        {"content": "done"},
+    ]
+    given: dict[str, Any] = {"model": "clerk", "tools": [ADD], "max_tool_calls": 1}
+    async with talking(tmp_path, journal, *said) as (client, engine):
+        asked, shown = "add", []
+        last = None
+        for _ in said:
+            last, _ = await respond(
+                client, is_stream, input=asked, previous_response_id=last and last.id, **given
+            )
+            assert last.status == "completed"
+            shown.append(sorted(item.type for item in last.output))
+            asked = [
+                {"type": "function_call_output", "call_id": item.call_id, "output": "3"}
+                for item in last.output
+                if item.type == "function_call"
+            ]
+        assert shown == [["function_call", "function_call", "mcp_call"], ["function_call"], ["message"]]
+        told = [item for item in engine.requests[-1].json()["messages"] if item["role"] == "tool"]
+        assert [item["content"].startswith("Not run: the limit max_tool_calls") for item in told] == [
+            *(False, False, True, False),
+            *(True, False),
+        ]
+        assert engine.requests[-1].json()["tools"]
+    (info,) = journal.runs()
+    events = journal.read(info.run_id)
+    await assert_replays(journal)
+    older = [replace(events[0], body=replace(events[0].body, version="2.7"), raw=None), *events[1:]]
+    assert not decide_again(older, find_output_fault).is_exact
 
 
 async def test_a_small_file_is_read_when_it_has_been_attached(client: AsyncOpenAI) -> None:

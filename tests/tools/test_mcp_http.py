@@ -13,7 +13,7 @@ import pytest
 from tests.forks.process import FORKS
 from tests.tools.web import Asked, Web, serve
 
-from treadle.core.errors import ConfigError, ToolError
+from treadle.core.errors import ConfigError, NoResultError, ToolError
 from treadle.tools.context import ToolContext
 from treadle.tools.mcp import MCPServer, mcp
 
@@ -177,6 +177,33 @@ async def test_calls_that_run_when_a_session_is_replaced_end_in_peace(service: S
         gate.set()
         assert (await running).content == "did once"
         assert (service.calls, service.begun) == (["once", "look"], 2)
+
+
+async def test_a_server_that_falls_silent_costs_no_call_its_whole_limit(service: Service) -> None:
+    gate = threading.Event()
+    gate.set()
+
+    def answer(asked: Asked) -> Answer:
+        gate.wait()
+        return service(asked)
+
+    with serve(answer) as web:
+        async with MCPServer(web.url, start_timeout_seconds=600) as server, asyncio.timeout(120):
+            look = named(server, "look")
+            gate.clear()
+            try:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(look.call({}, context()), 0.3)
+                for _ in range(2):
+                    with pytest.raises(NoResultError, match="does not answer, so the call was not made"):
+                        await look.call({}, context())
+            finally:
+                gate.set()
+            content = ""
+            while not content:
+                with suppress(NoResultError):
+                    content = (await look.call({}, context())).content
+            assert content == "did look"
 
 
 # Faulty answers

@@ -21,6 +21,7 @@ from treadle.core.lineage import Caller, Child
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.texts.json_text import decode_json
 from treadle.core.types import Fault, Json, Option, StopReason
 from treadle.journal.protocol import Journal
@@ -47,8 +48,6 @@ _IF_EXISTS = IfExists(is_likely=True, accepts_waiting=True, needs_trust=False, c
 """A call that is repeated after a crash takes the outcome of its run, an error included."""
 _SHOWN_CHARS = 300
 """How many characters of an agent's instructions its default description shows."""
-AGENT_FAILED = "The agent failed:"
-"""The beginning of the result of a call whose agent failed, before the error of the agent's run."""
 
 
 class AgentTool:
@@ -197,7 +196,8 @@ class AgentTool:
         if run.status is not Status.FINISHED:
             raise NoResultError(f"the agent was stopped; its run is {run.run_id!r}")
         if run.error is not None:
-            text = f"{AGENT_FAILED} {run.error}\n{run.output}".rstrip()
+            # What the calling model reads may reach anybody. The run of the agent has the whole error.
+            text = f"The agent failed: {hide_servers(run.error)}\n{run.output}".rstrip()
             if run.fault is Fault.INFRASTRUCTURE:
                 raise NoResultError(text)
             return ToolOutput(text, is_error=True)

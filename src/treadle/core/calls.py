@@ -20,7 +20,14 @@ from treadle.core import events as e
 from treadle.core.actions import Action, Append, AskApprover, AskUser, RequestApprovals, RunCalls
 from treadle.core.answering import end_turn
 from treadle.core.asking import leave_out_wait, open_questions, withdraw
-from treadle.core.limits import charge, count_call, is_past_deadline, refuse_over_limit, refuse_over_retries
+from treadle.core.limits import (
+    charge,
+    count_call,
+    is_counted,
+    is_past_deadline,
+    refuse_over_limit,
+    refuse_over_retries,
+)
 from treadle.core.parts import parts_among
 from treadle.core.policy import Approval, InDoubt
 from treadle.core.prompts.prompting import add_message
@@ -234,16 +241,14 @@ def decide_calls(state: "State") -> Action:
         return _decide_doubt(state, doubtful)
     if policy.max_tool_calls is not None:
         room = max(0, policy.max_tool_calls - turn.spent.tool_calls)
-        if len(open_calls) > room:
-            return _settle(
-                state, [_unrun(state, item, StopReason.MAX_TOOL_CALLS) for item in open_calls[room:]]
-            )
-    if state.call_limits and (over := _find_over_limit(state, open_calls)):
-        return _settle(state, over)
+        if over := [item for item in open_calls if is_counted(state, item.call.name)][room:]:
+            return _settle(state, [_unrun(state, item, StopReason.MAX_TOOL_CALLS) for item in over])
+    if state.call_limits and (refused := _find_over_limit(state, open_calls)):
+        return _settle(state, refused)
     if turn.spent.retries_by_tool:
         found = [refuse_over_retries(state, item.call) for item in open_calls if not item.attempt]
-        if over := [result for result in found if result is not None]:
-            return _settle(state, over)
+        if refused := [result for result in found if result is not None]:
+            return _settle(state, refused)
     if policy.approve and (action := _decide_approvals(state, open_calls)) is not None:
         return action
     if turn.questions:
@@ -473,11 +478,17 @@ def refuse_after_doubt(call: ToolCall) -> ToolResult:
     return _refused(call, ToolErrorKind.IN_DOUBT, text)
 
 
+def _count_open(state: "State") -> int:
+    """Return how many of the model's calls have no result yet and count for `max_tool_calls`."""
+    found = state.turn.calls.values()
+    return sum([item.result is None and is_counted(state, item.call.name) for item in found])
+
+
 def _refuse_inner(state: "State", call: ToolCall, approval: Approval) -> ToolResult | None:
     """Return the result for an inner call that a limit or the policy forbids; `None` if it may run."""
     most, spent = state.policy.max_tool_calls, state.turn.spent
     # The model's open calls, including the outer call, count too.
-    if most is not None and spent.tool_calls + state.turn.open_calls >= most:
+    if most is not None and spent.tool_calls + _count_open(state) >= most:
         return _refused(call, ToolErrorKind.NOT_RUN, f"Not run: the turn has made its {most} tool calls.")
     if (refused := refuse_over_limit(state, call)) is not None:
         return refused

@@ -31,7 +31,8 @@ class Spent(Struct, gc=False):
     forgiven: int = 0
     """How many of `lost` no longer count for the allowance, because the failed turn was tried again."""
     tool_calls: int = 0
-    """Tool calls with a result, except calls that were not run because of a limit or a refusal."""
+    """Tool calls with a result, except calls that were not run because of a limit or a refusal, and except those of
+    external tools; in runs from before version 2.8, also those."""
     refused_calls: int = 0
     """Calls that were not run because `max_tool_calls` was reached or the turn ended."""
     calls_by_tool: dict[str, int] = {}
@@ -91,13 +92,18 @@ def count_call(state: "State", result: ToolResult) -> None:
     if kind is not None and kind is ToolErrorKind.NOT_RUN:
         spent.refused_calls += 1
     elif kind is None or (kind is not ToolErrorKind.REFUSED and kind is not ToolErrorKind.OVER_LIMIT):
-        spent.tool_calls += 1
+        spent.tool_calls += is_counted(state, result.name)
         if result.name in state.call_limits:
             spent.calls_by_tool[result.name] = spent.calls_by_tool.get(result.name, 0) + 1
         if kind is not None and kind is ToolErrorKind.RETRY:
             spent.retries_by_tool[result.name] = spent.retries_by_tool.get(result.name, 0) + 1
         elif spent.retries_by_tool and not result.is_error:
             spent.retries_by_tool.pop(result.name, None)
+
+
+def is_counted(state: "State", name: str) -> bool:
+    """Return whether calls of the tool count for `max_tool_calls`, as those of external tools do not."""
+    return name not in state.shown.external or not state.is_since(2, 8)
 
 
 def is_past_deadline(state: "State") -> bool:
@@ -122,7 +128,8 @@ def check_limits(state: "State") -> Append | None:
     if limit is None and policy.max_tokens is not None:
         left = policy.max_tokens - spent.tokens
         limit, is_affordable = _reserve(left, guess_next_tokens(state), spent.steps, StopReason.MAX_TOKENS)
-    if limit is None and policy.max_tool_calls is not None and spent.refused_calls:
+    goes_on = state.shown.external and state.is_since(2, 8)  # external tools may be called further
+    if limit is None and policy.max_tool_calls is not None and spent.refused_calls and not goes_on:
         # A cancelled turn refuses calls too, and a fork may begin in the middle of it.
         limit = StopReason.MAX_TOOL_CALLS if spent.tool_calls >= policy.max_tool_calls else None
     if limit is None and policy.max_steps is not None and spent.steps >= policy.max_steps:

@@ -93,7 +93,8 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     max_tokens: int | None = None
     """How many input and output tokens may be used. The tokens of an inference are estimated before it is sent."""
     max_tool_calls: int | None = None
-    """How many tool calls may be run; further calls are not run, and the model is told."""
+    """How many tool calls may be run; further calls are not run, and the model is told. Calls that the program
+    which uses the run makes do not count."""
     max_cost_usd: float | None = None
     """What the inferences may cost. If the cost of one is unknown, the turn ends with an error."""
     charges_lost: bool = True

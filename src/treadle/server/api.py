@@ -26,10 +26,11 @@ from treadle.core.errors import (
     SandboxError,
     TreadleError,
 )
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.texts.mistakes import Keys
 from treadle.core.texts.places import Problem
 from treadle.models.config.tables import ServeTable
-from treadle.server.admission.access import Gate, RequestRefused, error_body, hide_servers
+from treadle.server.admission.access import Gate, RequestRefused, error_body
 from treadle.server.admission.idempotency import Idempotency
 from treadle.server.api_document import describe_api
 from treadle.server.catalog import AgentUnavailableError, UnknownAgentError

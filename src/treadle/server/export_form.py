@@ -6,11 +6,12 @@ from typing import Annotated
 from fastapi import Query
 from msgspec import Struct
 
+from treadle.core.texts.hiding import hide_servers
 from treadle.export.groups import GroupBy
 from treadle.export.run_exporter import RunExporter, TokenOptions, check_format
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.journal.protocol import Journal
-from treadle.server.admission.access import ApiCaller, hide_servers
+from treadle.server.admission.access import ApiCaller
 from treadle.server.shown_runs import journal_of, show_group
 from treadle.trajectory.tokens.masks import check_mask_names
 

@@ -2,8 +2,9 @@
 
 from treadle.core.errors import RateLimitError
 from treadle.core.state import Ending
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.types import StopReason
-from treadle.server.admission.access import RequestRefused, hide_servers
+from treadle.server.admission.access import RequestRefused
 
 NO_RETRY = {"x-should-retry": "false"}
 """The header that keeps the SDKs of the APIs from asking again."""

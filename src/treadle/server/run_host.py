@@ -172,10 +172,16 @@ class RunHost(GatewayHost):
         await self.read_files(await asyncio.to_thread(self.vectors.unread))
 
     async def read_files(self, attached: Sequence[Resource]) -> None:
-        """Read files that were attached to vector stores, few at the same time."""
-        for item in attached:
+        """Read files that were attached to vector stores, few at the same time. A failure keeps no other file from
+        being read."""
+
+        async def read(item: Resource) -> None:
             async with self._reading:
                 await self.vectors.read_in([item])
+
+        outcomes = await asyncio.gather(*[read(item) for item in attached], return_exceptions=True)
+        if failures := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
+            raise failures[0]
 
     async def _take_in_mail(self) -> None:
         """Take in the messages for runs that wait, which were stored just before an earlier server died."""
@@ -261,11 +267,11 @@ class RunHost(GatewayHost):
         except RequestRefused:
             return None
 
-    async def get_run(self, caller: ApiCaller, run_id: str) -> Run[Any]:
-        """Return a run that a client sees. Raises: `RequestRefused`."""
+    async def get_run(self, caller: ApiCaller, run_id: str, journal: Journal | None = None) -> Run[Any]:
+        """Return a run that a client sees, as `journal` shows it; `None`: as it is. Raises: `RequestRefused`."""
         await self.get_info(caller, run_id)
         try:
-            return await asyncio.to_thread(Run.load, run_id, self.journal)
+            return await asyncio.to_thread(Run.load, run_id, journal or self.journal)
         except RunNotFoundError:  # it was deleted just now
             raise no_such("run", run_id) from None
 

@@ -4,7 +4,7 @@ Names of models are those that clients know. Settings, paths and the names of to
 addresses are taken out of errors. What the agent reads and says, its tools and its limits are shown.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.events.narrowing import Item
-from treadle.core.types import Message, Role
+from treadle.core.texts.hiding import hide_model, hide_servers
 from treadle.export.groups import Group
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
-from treadle.server.admission.access import ApiCaller, hide_in_result, hide_model, hide_servers
+from treadle.server.admission.access import ApiCaller
 from treadle.server.run_host import AGENT
 
 _TOLD = (
@@ -55,16 +55,6 @@ def view_of(caller: ApiCaller, info: RunInfo) -> Callable[[Item], Item] | None:
 def journal_of(journal: Journal, caller: ApiCaller) -> Journal:
     """Return the runs of a journal as a client sees them, for what only reads."""
     return journal if caller.sees_all else cast("Journal", _ShownJournal(journal, caller))
-
-
-def show_messages(caller: ApiCaller, messages: Sequence[Message]) -> list[Message]:
-    """Return messages of a run as a client sees them."""
-    if caller.sees_all:
-        return list(messages)
-    return [
-        replace(item, content=hide_in_result(item.content)) if item.role is Role.TOOL else item
-        for item in messages
-    ]
 
 
 def show_group(group: Group) -> Group:
@@ -135,9 +125,9 @@ def _show_event(event: Any, caller: ApiCaller, info: RunInfo) -> Any:
 
 
 def _show_result(event: Any) -> Any:
+    """Return the result of a call without what the error of a sub-agent's run told in older versions."""
     result = event.body.result
-    told = hide_in_result(result.content)
-    if told == result.content:
+    if event.body.child is None or not result.is_error:
         return event
-    body = replace(event.body, result=replace(result, content=told))
+    body = replace(event.body, result=replace(result, content=hide_servers(result.content)))
     return e.Event(event.run_id, event.seq, body, e.encode_body(body))

@@ -10,14 +10,15 @@ from msgspec import Struct
 
 from treadle.core.types import ServerCall
 
-VERSION = "2.7"
+VERSION = "2.8"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
 Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted, and a turn
 ended with an answer that had no content. Before 2.3, token ids and log probabilities were lists of numbers. Before
 2.4, inferences whose answer was lost counted as steps. Before 2.5, an estimate alone could end a turn. Before
 2.6, the outcome of a pure call that was stopped was unknown. Before 2.7, a turn that a limit ended before its first
-inference had no error, and an approval on which nobody decided counted as working time.
+inference had no error, and an approval on which nobody decided counted as working time. Before 2.8, calls of
+external tools counted for `max_tool_calls`.
 """
 
 

@@ -5,7 +5,6 @@ Without keys, only programs of this machine may ask, and web pages may not, sinc
 
 import hashlib
 import hmac
-import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,7 +16,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.agent.subagent import AGENT_FAILED
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.models.config.tables import KeyTable, ServeTable
@@ -27,18 +25,6 @@ require("starlette", "serve")  # whatever serves imports this module, and an err
 from starlette.exceptions import HTTPException  # noqa: E402
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
-_ADDRESS = re.compile(r"\b([a-z][a-z+]*+://[^\s/'\",;()]*+)(/[^\s'\",;()]*+)?")
-_HOST = re.compile(
-    r"""\bhost '[^']++'|\bserver at "[^"]++"(?: \([^)]*+\))?, port \d++|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d++)?\b"""
-)
-"""An address that is not a URL, also as PostgreSQL's library writes it."""
-_NAME = re.compile(r"https?://(?:[\w-]++\.)++[a-zA-Z]{2,}+")
-"""The origin of a public page."""
-_OF_API = re.compile(r"/(?:v\d|api\b|openai\b)|[^?]*+\?")
-_MODEL = re.compile(r"\bmodel '([^']++)'")
-_WORD = re.compile(r"\w++(?:[.:/@+-]++\w++)*+")
-"""A name as those of models are."""
-_FILE = re.compile(r"(?<![\w./:~-])/(?!v\d)[\w.@+~-]++(?:/[\w.@+~-]++)++")
 _OPEN_PATHS = frozenset(("/", "/healthz", "/readyz", "/view"))
 Scope = Any
 Headers = Mapping[bytes, bytes]
@@ -315,46 +301,6 @@ def error_body(status: int, message: str, code: str | None, param: str | None = 
     """Return the body of an error, in the form of OpenAI's API."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-def hide_servers(text: str, *, hides_models: bool = True) -> str:
-    """Return the text of an error without what only the operator may know: the addresses and files of servers, and,
-    if it `hides_models`, the names that models have there.
-
-    An origin that stands alone is the address of a server. A link, such as one to documentation, has a path, and
-    neither a port, a user or a query, nor the path of an API.
-    """
-    alone = {found[1].rstrip(".:") for found in _ADDRESS.finditer(text) if found[2] is None}
-
-    def hide(found: re.Match[str]) -> str:
-        origin, path = found[1].rstrip(".:"), found[2]
-        if path is None:
-            return f"the server{found[1][len(origin) :]}"
-        is_link = origin not in alone and _NAME.fullmatch(origin) and not _OF_API.match(path)
-        return found[0] if is_link else "the server"
-
-    text = _HOST.sub("the server", _ADDRESS.sub(hide, text))
-    for name in set(_MODEL.findall(text)) if hides_models else ():
-        text = hide_model(text, name, "the model")
-    return _FILE.sub("a file of the server", text)
-
-
-def hide_in_result(text: str) -> str:
-    """Return the result of a call; if it is the error of a sub-agent's run, without addresses and models' names."""
-    return hide_servers(text) if AGENT_FAILED in text else text
-
-
-def hide_model(text: str, name: str, alias: str) -> str:
-    """Return a text in which `alias` stands for a model's name, and for the names that servers derive from it, such
-    as `ft:NAME:org`, `org/NAME` and `NAME-2026-01`. A name of one or two letters could be any word, so it is hidden
-    only where a text says that it is a model."""
-    own = re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)
-    text = text.replace(f"model '{name}'", alias)
-    if len(name) < 3 and name.isalpha():
-        return text
-    if _WORD.fullmatch(name) is None:
-        return own.sub(lambda _: alias, text)
-    return _WORD.sub(lambda found: alias if own.search(found[0]) else found[0], text)
 
 
 async def send_whole(send: Send, status: int, body: Json, headers: Mapping[str, str]) -> None:

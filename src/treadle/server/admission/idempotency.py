@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from treadle.core.errors import JournalError
+from treadle.core.texts.hiding import hide_servers
 from treadle.journal.protocol import Journal
 from treadle.journal.resources import Resource
 from treadle.runs.begin import make_run_id
@@ -30,7 +31,6 @@ from treadle.server.admission.access import (
     RequestRefused,
     Scope,
     Send,
-    hide_servers,
     read_body,
     refuse,
 )

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
 from treadle.core.prompts.estimates import weigh, weigh_message, weigh_tools
+from treadle.core.texts.hiding import hide_servers
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.anthropic.request import AnthropicModel
 from treadle.models.protocol import innermost
@@ -16,7 +17,6 @@ from treadle.server.admission.access import (
     Scope,
     Send,
     check_scope,
-    hide_servers,
     read_body,
     send_whole,
 )

@@ -15,6 +15,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import check_labels
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.types import Completion, Json
 from treadle.models.dialects.anthropic import served as anthropic
 from treadle.models.dialects.openai_chat import served as openai_chat
@@ -28,7 +29,6 @@ from treadle.server.admission.access import (
     Send,
     check_scope,
     error_body,
-    hide_servers,
     is_of_anthropic,
     read_body,
     send_whole,

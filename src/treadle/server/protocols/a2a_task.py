@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.events.narrowing import Item
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.types import Json, StopReason
 from treadle.journal.run_info import RunInfo
 from treadle.runs.run import Run
-from treadle.server.admission.access import hide_servers
 from treadle.server.turn_order import write_needs
 
 CONTEXT = "treadle.a2a_context"

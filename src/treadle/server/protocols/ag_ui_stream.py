@@ -10,9 +10,9 @@ from typing import Any
 from treadle.core import events as e
 from treadle.core.asking import Question
 from treadle.core.events.narrowing import Item
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.types import Json, StopReason, ToolCall
 from treadle.runs.run import Run
-from treadle.server.admission.access import hide_servers
 from treadle.server.responses.response_fold import ASK, ResponseFold
 from treadle.server.responses.response_ids import read_call_id
 

@@ -12,10 +12,11 @@ from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import InferenceStarted, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.types import Effect, Json, ToolErrorKind, ToolResult, ToolSpec
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.admission.access import ApiCaller, RequestRefused, hide_servers
+from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.admission.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.run_host import AGENT, BegunTurn, RunHost

@@ -18,13 +18,15 @@ from treadle.server.responses.request_items import GivenFile, Item, RequestItems
 from treadle.server.responses.response_ids import run_named_by
 from treadle.server.run_host import RunHost
 
+_FILES_AT_A_TIME = 8
+
 
 async def read_input(host: RunHost, caller: ApiCaller, given: str | list[Item]) -> RequestItems:
     """Return what the items of a request mean. Raises: `ConfigError`, `RequestRefused`."""
     if isinstance(given, str):
         return read_items(given)
     items = await _find_items(host, caller, given)
-    file_ids = file_ids_in(items)
+    file_ids = list(dict.fromkeys(file_ids_in(items)))
     files = await _find_files(host, caller, file_ids) if file_ids else {}
     return read_items(items, files, await _find_compacted(host, caller, items))
 
@@ -53,12 +55,19 @@ async def _find_items(host: RunHost, caller: ApiCaller, given: list[Item]) -> li
 
 async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> dict[str, GivenFile]:
     """Return uploaded files by id. Raises: `RequestRefused` if the client sees no such file."""
-    found: dict[str, GivenFile] = {}
-    for file_id in file_ids:
-        item, content = await host.read_file(caller, file_id)
+    slots = asyncio.Semaphore(_FILES_AT_A_TIME)
+
+    async def find(file_id: str) -> GivenFile:
+        async with slots:
+            item, content = await host.read_file(caller, file_id)
         facts = facts_of(item)
-        found[file_id] = GivenFile(content, facts.mime_type, facts.name)
-    return found
+        return GivenFile(content, facts.mime_type, facts.name)
+
+    found = await asyncio.gather(*[find(file_id) for file_id in file_ids], return_exceptions=True)
+    for outcome in found:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return {name: file for name, file in zip(file_ids, found, strict=True) if isinstance(file, GivenFile)}
 
 
 async def _find_compacted(host: RunHost, caller: ApiCaller, items: list[Item]) -> dict[str, list[Message]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from treadle.context.compaction_summary import is_summary, pack_summary
 from treadle.core import events as e
 from treadle.core.state import Ending
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.turns import find_handlers
 from treadle.core.types import (
     Fault,
@@ -34,7 +35,6 @@ from treadle.models.dialects.openai_responses.response_writer import (
     client_call,
 )
 from treadle.models.dialects.openai_responses.served import write_usage
-from treadle.server.admission.access import hide_in_result, hide_servers
 from treadle.server.no_answer import NoAnswerError, explain_ending
 from treadle.server.responses.item_parts import (
     REPEATED,
@@ -275,7 +275,9 @@ class ResponseFold(ResponseWriter):
                 item.item["results"] = results_of(body.result.structured)
             self._say_of(item, "file_search_call.completed")
         else:
-            said = hide_in_result(body.result.content)
+            said = body.result.content
+            if body.child is not None and body.result.is_error:  # older versions put the whole error there
+                said = hide_servers(said)
             item.item |= {"error": error_of(said)} if body.result.is_error else {"output": said}
             self._say_of(item, f"mcp_call.{item.item['status']}")
         self._done(item)

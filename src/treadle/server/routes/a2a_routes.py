@@ -18,13 +18,14 @@ from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.events import RunPaused, TurnCompleted
 from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.texts.mistakes import Keys
 from treadle.core.types import Json
 from treadle.journal.hub import listen
 from treadle.journal.run_info import RunFilter
 from treadle.runs.recording import send
 from treadle.runs.run import Run
-from treadle.server.admission.access import ApiCaller, RequestRefused, hide_servers
+from treadle.server.admission.access import ApiCaller, RequestRefused
 from treadle.server.admission.idempotency import KeyedRequest, keyed_request, new_run_id
 from treadle.server.catalog import UnknownAgentError
 from treadle.server.event_stream import EventStream, to_sse

@@ -8,9 +8,9 @@ from fastapi.responses import Response
 
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel
+from treadle.core.texts.hiding import hide_servers
 from treadle.runs.options import SessionOptions
 from treadle.runs.recording import send
-from treadle.server.admission.access import hide_servers
 from treadle.server.admission.idempotency import keyed_request
 from treadle.server.event_stream import EventStream, to_sse
 from treadle.server.gateway.wires import RUN_HEADER

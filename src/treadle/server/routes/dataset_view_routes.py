@@ -11,8 +11,9 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from msgspec.structs import replace
 
+from treadle.core.texts.hiding import hide_servers
 from treadle.export.token_exporter import TOKEN_FORMATS
-from treadle.server.admission.access import RequestRefused, hide_servers
+from treadle.server.admission.access import RequestRefused
 from treadle.server.routes.route_context import Checked, Fast, Name, Reader, TheHost, encode
 from treadle.server.shown_runs import journal_of, show_group
 from treadle.trajectory.tokens.masks import check_mask_names

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from treadle.core.errors import ConfigError
 from treadle.core.events import RunStarted
 from treadle.core.inbox import Cancel
+from treadle.core.texts.hiding import hide_servers
 from treadle.core.types import Json
 from treadle.journal.resources import ResourceFilter
 from treadle.runs.recording import send
@@ -22,7 +23,6 @@ from treadle.server.admission.access import (
     Scope,
     Send,
     check_scope,
-    hide_servers,
     no_such,
     read_body,
 )

@@ -37,7 +37,7 @@ from treadle.server.export_form import ExportForm, read_form
 from treadle.server.responses import response_records
 from treadle.server.routes.route_context import Checked, Fast, Name, Reader, Runner, TheHost, encode
 from treadle.server.run_host import AGENT, RunHost
-from treadle.server.shown_runs import journal_of, show_info, show_messages, view_of
+from treadle.server.shown_runs import journal_of, show_info, view_of
 from treadle.server.turn_order import write_needs
 from treadle.viewer.run_view import write_run as write_facts
 
@@ -205,9 +205,8 @@ async def export_run(
 @router.get("/{run_id}/messages")
 async def get_messages(run_id: Name, host: TheHost, caller: Reader) -> Response:
     """Return the transcript of a run."""
-    run = await host.get_run(caller, run_id)
-    messages = show_messages(caller, run.messages)
-    return Fast({"object": "list", "data": msgspec.to_builtins(messages)})
+    run = await host.get_run(caller, run_id, journal_of(host.journal, caller))
+    return Fast({"object": "list", "data": msgspec.to_builtins(run.messages)})
 
 
 @router.get("/{run_id}/events")

@@ -138,7 +138,9 @@ class Connection:
         if self._owner is not None and not self._owner.done():
             if self._client is None:
                 self._owner.cancel()
-            await asyncio.wait([self._owner], timeout=10)
+            _, unended = await asyncio.wait([self._owner], timeout=10)
+            for task in unended:  # the server is silent
+                task.cancel()
 
     async def list_tools(self) -> list[Any]:
         """Return all pages of the server's tools. Raises: `UnreachableError`."""

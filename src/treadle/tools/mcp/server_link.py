@@ -1,7 +1,6 @@
 """The connection to one server: a session that is opened when needed, and opened again after it has ended."""
 
 import asyncio
-import contextlib
 import re
 from typing import Any
 
@@ -12,6 +11,8 @@ from treadle.tools.mcp.target import Target
 
 PROBE_SECONDS = 5.0
 """How long a server that did not answer a call has to prove that it is alive."""
+QUIET_SECONDS = 1.0
+"""How long a call waits for a new session with a server at a URL that is known to be silent."""
 
 _UNKNOWN_TOOL = re.compile(r"unknown tool|no such tool|tool .{0,100}not found", re.I | re.S)
 
@@ -32,6 +33,11 @@ class ServerLink:
         """True if the server knows only older protocol versions, so that newer ones need not be tried."""
         self._connection: Connection | None = None
         self._renewing: asyncio.Task[Connection] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._is_silent = False
+        """True if the server at a URL did not answer when it was last asked whether it is alive."""
+        self._waits: set[asyncio.Timeout] = set()
+        """The time limits of the calls that wait for a session."""
 
     @property
     def has_session(self) -> bool:
@@ -60,6 +66,31 @@ class ServerLink:
                 raise UnreachableError(f"the MCP server {self.target.name!r} was closed") from None
             raise
 
+    async def _get_soon(self) -> Connection:
+        """Return an open session. A server that is known to be silent is waited for only shortly, while its session
+        is opened further. Raises: `UnreachableError`."""
+        timer = asyncio.timeout(QUIET_SECONDS if self._is_silent else None)
+        self._waits.add(timer)
+        try:
+            async with timer:
+                return await self.get()
+        except TimeoutError:
+            told = (
+                "does not answer, so the call was not made. A new session is being opened; call again later"
+            )
+            raise UnreachableError(f"the MCP server {self.target.name!r} {told}") from None
+        finally:
+            self._waits.discard(timer)
+
+    def _note_silence(self) -> None:
+        """Let calls no longer wait for a server at a URL. A process is started anew, which may take long."""
+        if self.target.url is None:
+            return
+        self._is_silent = True
+        for timer in self._waits:
+            if timer.when() is None:
+                timer.reschedule(asyncio.get_running_loop().time() + QUIET_SECONDS)
+
     async def call(self, call: RemoteCall) -> Any:
         """Return the SDK's result of a call. It is made again if that is harmless and the session has ended.
 
@@ -68,7 +99,7 @@ class ServerLink:
         is_again = False
         while True:
             try:
-                connection = await self.get()
+                connection = await self._get_soon()
             except UnreachableError as error:
                 raise NoResultError(str(error)) from error
             self._check_name(call.name)
@@ -127,14 +158,22 @@ class ServerLink:
             seconds = self.target.start_timeout_seconds
             if found.is_suspect:
                 seconds = min(seconds, PROBE_SECONDS)
-            with contextlib.suppress(TimeoutError, UnreachableError):
+            try:
                 async with asyncio.timeout(seconds):
                     self._take(await found.list_tools())
-                found.is_suspect = False
+                found.is_suspect = self._is_silent = False
                 return found
+            except TimeoutError:
+                self._note_silence()
+            except UnreachableError:
+                pass
         if found is not None:
-            await found.close()
+            # To end a session at a URL takes as long as the server is silent.
+            self._closing = asyncio.ensure_future(found.close())
+            if self.target.url is None:
+                await self._closing
         self._connection = await self._start()
+        self._is_silent = False
         return self._connection
 
     def _renewed(self, task: "asyncio.Task[Connection]") -> None:
@@ -171,6 +210,7 @@ class ServerLink:
             await connection.close()
             if not timer.expired():
                 raise connection.explain(error) from error
+            self._note_silence()
             seconds = self.target.start_timeout_seconds
             raise UnreachableError(
                 connection.tell(
