@@ -44,7 +44,7 @@ class _Mount(Struct, frozen=True):
     is_read_only: bool = False
 
 
-class Service(Struct, frozen=True):
+class ComposeService(Struct, frozen=True):
     """What a file for Docker Compose says about the container of a task."""
 
     settings: Mapping[str, Json]
@@ -137,14 +137,14 @@ class Service(Struct, frozen=True):
         return path
 
 
-def read_service(context: Path, place: Path) -> Service:
+def read_service(context: Path, place: Path) -> ComposeService:
     """Return what the file for Docker Compose in `context` says about the task's container; nothing without a file.
 
     Raises: `ConfigError` if it has more than one container, or one that needs what the sandbox has not.
     """
     path = next(iter(sorted(context.glob("docker-compose.y*ml"))), None)
     if path is None:
-        return Service({}, "", context, place)
+        return ComposeService({}, "", context, place)
     found = decode_document(path.read_bytes(), str(path), is_yaml=True)
     whole = found if isinstance(found, dict) else {}
     services, volumes = whole.get("services"), whole.get("volumes")
@@ -157,7 +157,7 @@ def read_service(context: Path, place: Path) -> Service:
     given: Json = next(iter(named.values()), None) or {}
     settings = given if isinstance(given, dict) else {}
     _check(settings, path.name)
-    return Service(settings, path.name, context, place, volumes if isinstance(volumes, dict) else {})
+    return ComposeService(settings, path.name, context, place, volumes if isinstance(volumes, dict) else {})
 
 
 def _check(settings: Mapping[str, Json], name: str) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.texts.documents import decode_document
 from treadle.core.types import Json
-from treadle.tasks.foreign.harbor_compose import TEMPLATE, Service, fill, read_service
+from treadle.tasks.foreign.harbor_compose import TEMPLATE, ComposeService, fill, read_service
 from treadle.tasks.foreign.harbor_dockerfile import ImageBuild
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])", re.IGNORECASE)
@@ -121,7 +121,7 @@ class HarborTurn(Struct, frozen=True):
         return {**(self.service.variables() if name == "environment" else {}), **made}
 
     @property
-    def service(self) -> Service:
+    def service(self) -> ComposeService:
         """What the file for Docker Compose says about the container. Raises: `ConfigError`."""
         return read_service(self.context, self.place)
 
