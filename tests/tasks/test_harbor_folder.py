@@ -9,8 +9,10 @@ import pytest
 from tests.tasks.test_foreign import run, solve
 
 from treadle.core.errors import ConfigError
+from treadle.core.events import Rewarded
 from treadle.evals import evaluate
 from treadle.runs.task import find_tasks, load_task
+from treadle.tools.mcp.server_entries import mcp
 
 HARBOR = {
     "task.toml": 'schema_version = "1.4"\n',
@@ -162,6 +164,35 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
     "a file for Compose with the folders of logs": {
         COMPOSED: HARBOR_COMPOSE,
         SOLUTION: solved_if('[ "$MODE$TEST_DIR" = fast/tests ]'),
+    },
+    "volumes of the task's own files": {
+        COMPOSED: """services:
+  main:
+    env_file: [../more/some.env]
+    tmpfs: /scratch:size=1m
+    logging: {driver: none}
+    volumes:
+      - ./data:/app/data
+      - ${CONTEXT_DIR}/../more/a.txt:/srv/a.txt:ro
+      - {type: bind, source: ./data/in, target: /other, read_only: true}
+      - cache:/cache
+      - /anonymous
+      - ./data:/tests
+volumes: {cache: {}}
+""",
+        "environment/data/in/b.txt": "b",
+        "more/a.txt": "a",
+        "more/some.env": "# comment\nMODE='fast'\n",
+        SOLUTION: solved_if(
+            '[ "$MODE$(cat data/in/b.txt /srv/a.txt /other/b.txt)" = fastbab ] && [ ! -e /tests/in ] &&'
+            " touch /cache/x /anonymous/x /scratch/x && echo c > data/in/b.txt && rm /srv/a.txt &&"
+            " echo bad > /other/b.txt && touch /other/new"
+        ),
+        "tests/test.sh": '[ "$(cat data/in/b.txt /srv/a.txt)" = "c\na" ] && [ "$(ls /other)" = b.txt ] &&'
+        ' [ "$(cat /other/b.txt)" = b ] && echo 1 > /logs/verifier/reward.txt\n',
+    },
+    "options of pip that have values": {
+        DOCKER: "+RUN pip install --retries 3 --timeout 60 --trusted-host example.org pip\n",
     },
     "a build from the folder of the task": {
         COMPOSED: "services: {main: {build: {context: '${CONTEXT_DIR}/..',"
@@ -362,6 +393,54 @@ def test_each_of_two_dockerfiles_of_a_folder_makes_what_it_says(tmp_path: Path) 
         assert [*load_task(write(tmp_path, HARBOR, {COMPOSED: compose, **more})).files] == [name]
 
 
+SERVER = "[[environment.mcp_servers]]\nname = 'a'\n{}\n"
+
+
+def test_a_server_in_the_public_network_is_a_toolset(tmp_path: Path) -> None:
+    settings = SERVER.format("transport = 'http'\nurl = 'https://example.org/mcp'\nheaders = {X = 'y'}")
+    _, *others = load_task(write(tmp_path, HARBOR, {"task.toml": settings})).tools
+    ((server,),) = [mcp(text.removeprefix("mcp:")).servers for text in others]
+    assert server.source == {"url": "https://example.org/mcp", "type": "http", "headers": {"X": "y"}}
+    assert (
+        load_task(write(tmp_path, HARBOR, {"task.toml": "[environment]\nmcp_servers = []\n"})).tools[1:] == ()
+    )
+
+
+def test_a_container_without_a_build_has_the_image_of_its_file_for_compose(tmp_path: Path) -> None:
+    reference = write(tmp_path, HARBOR, {COMPOSED: "services: {main: {image: 'own:1'}}\n"})
+    assert ",/app?" in load_task(reference).tools[0]  # it is only the name that the build gets
+    (tmp_path / "odd" / DOCKER).unlink()
+    with pytest.raises(ConfigError, match="it needs its image: its image is 'own:1'"):
+        load_task(reference)
+
+
+GRADES = {
+    'echo \'{"a": 1, "b": 0.5}\' > reward.json': 0.75,
+    "echo '{\"reward\": true}' > reward.json": 1.0,
+    'echo \'{"reward": "1"}\' > reward.json': None,
+    "echo 1 > reward.json": None,
+    "echo '[1]' > reward.json": None,
+    "echo '{}' > reward.json; echo 1 > reward.txt": None,
+    'python3 -c \'print("{\\"reward\\": 1" + "0" * 400 + "}")\' > reward.json': None,
+    "echo ' 1 ' > reward.txt; exit 3": 1.0,
+    "echo 1 > reward.txt; sleep 60": None,
+}
+"""What the tests do, and the reward that Harbor reads; `None` if it reads none."""
+
+
+@pytest.mark.parametrize("command", GRADES)
+async def test_the_reward_is_that_of_harbor(tmp_path: Path, command: str) -> None:
+    changes: dict[str, str | bytes] = {
+        "task.toml": "[verifier]\ntimeout_sec = 3\n",
+        "tests/test.sh": f"cd /logs/verifier; {command}\n",
+    }
+    made = await solve(write(tmp_path, HARBOR, changes))
+    assert made.reward == (GRADES[command] or 0.0)
+    if GRADES[command] is None:
+        rewarded = next(event for event in reversed(made.events) if isinstance(event.body, Rewarded))
+        assert "wrote no reward" in str(rewarded) or "a reward that is no number" in str(rewarded)
+
+
 REFUSALS: dict[str, dict[str, str | bytes]] = {
     "has `RUN nothing-such.*nothing-such: command not found": {DOCKER: "+RUN nothing-such > /app/x\n"},
     "has `RUN ln -s .*it makes 'link'": {DOCKER: "+RUN ln -s /etc/hosts link\n"},
@@ -407,8 +486,8 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
         "environment/.dockerignore": "*.key\n",
     },
     "its environment is 3; write a table": {"task.toml": "environment = 3\n"},
-    "its verifier needs the variable 'NO_SUCH_KEY'": {"task.toml": '[verifier.env]\nA = "${NO_SUCH_KEY}"\n'},
-    "its environment needs the variable 'HOME' from outside": {"task.toml": '[environment.env]\nA = "${HOME}"\n'},
+    "its verifier.env.A needs the variable 'NO_SUCH_KEY'": {"task.toml": '[verifier.env]\nA = "${NO_SUCH_KEY}"\n'},
+    "its environment.env.A needs the variable 'HOME' from": {"task.toml": '[environment.env]\nA = "${HOME}"\n'},
     "several containers.*main, db": {COMPOSED: "services: {main: {}, db: {image: x}}\n"},
     "built from `context: \\.\\./\\.\\.`, which leads out of its folder": {
         COMPOSED: "services: {main: {build: ../..}}\n"
@@ -416,7 +495,41 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its image is built with 'target'": {COMPOSED: "services: {main: {build: {target: x}}}\n"},
     "its container has 'privileged'": {COMPOSED: "services: {main: {privileged: true}}\n"},
     "its container runs `serve`": {COMPOSED: "services: {main: {command: serve}}\n"},
-    "its container has the volume './d:/d'": {COMPOSED: "services: {main: {volumes: ['./d:/d']}}\n"},
+    "its container has the volume './d' .*which is not there": {
+        COMPOSED: "services: {main: {volumes: ['./d:/d']}}\n"
+    },
+    "its container has the volume '../../d' .*leads out of its folder": {
+        COMPOSED: "services: {main: {volumes: ['../../d:/d']}}\n"
+    },
+    "its container has the volume '/var/run/docker.sock' .*leads out of its folder": {
+        COMPOSED: "services: {main: {volumes: ['/var/run/docker.sock:/var/run/docker.sock']}}\n"
+    },
+    "its container has the volume '~/.ssh:/keys'": {COMPOSED: "services: {main: {volumes: ['~/.ssh:/keys']}}\n"},
+    "its volume 'shared' has external": {
+        COMPOSED: "services: {main: {volumes: ['shared:/d']}}\nvolumes: {shared: {external: true}}\n"
+    },
+    "its container has the env_file '.env', which is not there": {
+        COMPOSED: "services: {main: {env_file: .env}}\n"
+    },
+    "its environment.mcp_servers are 3; write tables": {"task.toml": "[environment]\nmcp_servers = 3\n"},
+    "mcp_servers has 'a' with the transport 'stdio', which Treadle cannot start": {
+        "task.toml": SERVER.format("transport = 'stdio'\ncommand = 'serve'")
+    },
+    "mcp_servers has 'a' with the transport 'odd' and the url None": {
+        "task.toml": SERVER.format("transport = 'odd'")
+    },
+    "mcp_servers has 'a' at 'http://side:80/mcp', which only its containers": {
+        "task.toml": SERVER.format("url = 'http://side:80/mcp'")
+    },
+    "mcp_servers has 'a' at 'http://127.0.0.1:80/mcp', which only its containers": {
+        "task.toml": SERVER.format("url = 'http://127.0.0.1:80/mcp'")
+    },
+    "mcp_servers has 'a' with variables from outside": {
+        "task.toml": SERVER.format("url = 'https://example.org/mcp'\nheaders = {X = '${HOME}'}")
+    },
+    "mcp_servers need a network": {
+        "task.toml": "[agent]\nnetwork_mode = 'no-network'\n" + SERVER.format("url = 'https://example.org/mcp'")
+    },
     "its container has the volume '.*_PATH}:/d'": {
         COMPOSED: "services: {main: {volumes: ['${HOST_AGENT_LOGS_PATH}:/d']}}\n"
     },

@@ -44,7 +44,6 @@ _TOP = re.compile(r"(?<![\w./:])/((?!(?:" + "|".join(NAMES.sandbox_folders) + r"
 _RUN_SECONDS = 120
 """How long a line of a Dockerfile may run in the sandbox."""
 _TESTS = ("/tests", "/logs", "/solution", "/oracle")
-"""Folders that only the tests or the reference solution use; what an image copies there is left out."""
 _READ: dict[tuple[object, ...], Image] = {}
 """What the newest Dockerfiles make, because their lines may take long in the sandbox."""
 _MAX_READ = 64
@@ -317,7 +316,7 @@ def _copy(image: Image, build: ImageBuild, item: Instruction) -> None:
     is_folder |= target in image.folders or any(path.startswith(f"{target}/") for path in image.files)
     is_folder |= target[1:] in NAMES.root_folders
     context, is_ignored = build.context, _read_ignored(build)
-    if target in _TESTS or target.startswith(tuple(f"{path}/" for path in _TESTS)):
+    if is_for_tests(target):
         return
     for document in item.documents:
         sources.remove(shlex.split(document.mark)[0])
@@ -337,6 +336,11 @@ def _copy(image: Image, build: ImageBuild, item: Instruction) -> None:
             for file in sorted(path.rglob("*")):
                 if file.is_file() and not is_ignored(file.relative_to(context).as_posix()):
                     image.files[f"{target}/{file.relative_to(path).as_posix()}"] = file.read_bytes()
+
+
+def is_for_tests(path: str) -> bool:
+    """Return whether only the tests or the reference solution use a path. What a task has there is left out."""
+    return path in _TESTS or path.startswith(tuple(f"{folder}/" for folder in _TESTS))
 
 
 def _read_ignored(build: ImageBuild) -> Callable[[str], bool]:

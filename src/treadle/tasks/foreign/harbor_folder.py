@@ -21,26 +21,15 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.texts.documents import decode_document
 from treadle.core.types import Json
+from treadle.tasks.foreign.harbor_compose import TEMPLATE, ComposeService, fill, read_service
 from treadle.tasks.foreign.harbor_dockerfile import ImageBuild
 
-_TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-([^}]*))?\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])", re.IGNORECASE)
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024}
 _CANARY = re.compile(r"\A\ufeff?(?:[ \t]*(?:<!--.*canary.*-->|#.*canary.*)[ \t]*\n\s*)*", re.IGNORECASE)
 """The marks by which data sets are found in training data, which no agent is to see."""
 
 
-class _Compose(Struct, frozen=True):
-    """The lists of `compose.toml`, which says what each is."""
-
-    harmless_keys: frozenset[str]
-    waiting_commands: frozenset[str]
-    main_services: frozenset[str]
-    log_volumes: tuple[str, ...]
-    variables: dict[str, str]
-
-
-_COMPOSE = msgspec.toml.decode(files(__package__).joinpath("compose.toml").read_bytes(), type=_Compose)
 _KEYS = msgspec.toml.decode(
     files(__package__).joinpath("harbor_keys.toml").read_bytes(), type=dict[str, frozenset[str]]
 )
@@ -136,29 +125,23 @@ class HarborTurn(Struct, frozen=True):
             raise ConfigError(f"its {name}.env is {given!r:.80}; write a table")
         outside = os.environ if name == "verifier" else {}
         made = {
-            key: _fill(str(text), outside, name) if _TEMPLATE.fullmatch(str(text)) else str(text)
+            key: fill(str(text), outside, f"{name}.env.{key}") if TEMPLATE.fullmatch(str(text)) else str(text)
             for key, text in given.items()
         }
-        listed = _read_service(self.context).get("environment") if name == "environment" else None
-        pairs = listed.items() if isinstance(listed, dict) else []
-        if isinstance(listed, list):
-            pairs = [str(item).partition("=")[::2] for item in listed]
-        filled = {str(key): _fill(str(text), _COMPOSE.variables, "compose file") for key, text in pairs}
-        return {**{key: text for key, text in filled.items() if text}, **made}
+        return {**(self.service.variables() if name == "environment" else {}), **made}
 
     @property
-    def workplace(self) -> str | None:
-        """The working folder that the file for Docker Compose names, if it does. Raises: `ConfigError`."""
-        named = _read_service(self.context).get("working_dir")
-        return named if isinstance(named, str) else None
+    def service(self) -> ComposeService:
+        """What the file for Docker Compose says about the container. Raises: `ConfigError`."""
+        return read_service(self.context, self.place)
 
     def find_build(self) -> ImageBuild:
         """Return what the image is built from. Raises: `ConfigError` if that is not in the folder of the task."""
-        given = _read_service(self.context).get("build") or {}
+        given = self.service.settings.get("build") or {}
         told = given if isinstance(given, dict) else {"context": given}
         known = {"CONTEXT_DIR": str(self.context.absolute())}
-        context = self.context / _fill(str(told.get("context") or ""), known, "build")
-        file = context / _fill(str(told.get("dockerfile") or "Dockerfile"), known, "build")
+        context = self.context / fill(str(told.get("context") or ""), known, "build")
+        file = context / fill(str(told.get("dockerfile") or "Dockerfile"), known, "build")
         if not all(path.resolve().is_relative_to(self.place.resolve()) for path in (context, file)):
             shown = ", ".join([f"{key}: {value}" for key, value in told.items()])
             raise ConfigError(f"its image is built from `{shown[:80]}`, which leads out of its folder")
@@ -313,7 +296,7 @@ def _check_links(place: Path) -> None:
 def _check_settings(folder: HarborTurn) -> None:
     """Raises: `ConfigError` if the settings of a task ask for more than the sandbox has."""
     environment, verifier = folder.section("environment"), folder.section("verifier")
-    for name in ("mcp_servers", "gpus", "tpu"):
+    for name in ("gpus", "tpu"):
         if environment.get(name):
             raise ConfigError(f"its environment has {name}, which Treadle cannot give it")
     if str(environment.get("os", "linux")).lower() != "linux":
@@ -329,59 +312,3 @@ def _check_settings(folder: HarborTurn) -> None:
         raise ConfigError(f"the results of its tests are read by {kind!r}, and Treadle reads pytest's")
     if folder.settings.get("run_tests_in_same_shell"):
         raise ConfigError("its tests run in the agent's shell, which ends with each command here")
-
-
-def _fill(text: str, outside: Mapping[str, str], place: str) -> str:
-    """Return a text with its variables filled in. Raises: `ConfigError` for one without a value."""
-
-    def find(found: re.Match[str]) -> str:
-        value = outside.get(found[1], found[2])
-        if value is None:
-            raise ConfigError(f"its {place} needs the variable {found[1]!r} from outside")
-        return value
-
-    return _TEMPLATE.sub(find, text)
-
-
-def _read_service(context: Path) -> Mapping[str, Json]:
-    """Return what the file for Docker Compose says about the task's container; nothing without a file.
-
-    Raises: `ConfigError` if it has more than one container, or one that needs what the sandbox has not.
-    """
-    path = next(iter(sorted(context.glob("docker-compose.y*ml"))), None)
-    if path is None:
-        return {}
-    found = decode_document(path.read_bytes(), str(path), is_yaml=True)
-    services = found.get("services") if isinstance(found, dict) else None
-    named = services if isinstance(services, dict) else {}
-    # Harbor adds services to a container `main` of its own; for terminal-bench, the only one has any name.
-    is_bench = (context / "task.yaml").is_file()
-    if len(named) > 1 or not (is_bench or named.keys() <= _COMPOSE.main_services):
-        told = ", ".join(map(str, named))
-        raise ConfigError(f"it has several containers, or one of its own ({path.name}: {told})")
-    given: Json = next(iter(named.values()), None) or {}
-    service = given if isinstance(given, dict) else {}
-    _check_service(service, path.name)
-    return service
-
-
-def _check_service(service: Mapping[str, Json], name: str) -> None:
-    command = service.get("command") or ""
-    told = " ".join(map(str, command)) if isinstance(command, list) else str(command)
-    if told not in _COMPOSE.waiting_commands:
-        raise ConfigError(
-            f"its container runs `{told[:80]}` ({name}), and Treadle starts nothing beside the agent"
-        )
-    volumes = service.get("volumes") or []
-    kept = volumes if isinstance(volumes, list) else [volumes]
-    if own := [item for item in kept if not str(item).startswith(_COMPOSE.log_volumes)]:
-        raise ConfigError(
-            f"its container has the volume {str(own[0])!r:.80} ({name}), which Treadle cannot give it"
-        )
-    build = service.get("build")
-    if isinstance(build, dict) and (unknown := build.keys() - {"context", "dockerfile"}):
-        raise ConfigError(f"its image is built with {min(unknown)!r} ({name}), which Treadle cannot give it")
-    if unknown := service.keys() - _COMPOSE.harmless_keys:
-        raise ConfigError(
-            f"its container has {min(map(str, unknown))!r} ({name}), which Treadle cannot give it"
-        )

@@ -29,6 +29,8 @@ class Image(Struct):
     variables: dict[str, str] = {}
     arguments: dict[str, str] = {}
     """The variables of the build."""
+    mounts_read_only: tuple[str, ...] = ()
+    """The absolute paths whose files the tests find as the task has them, whatever commands did."""
     home: str = "/root"
     """The home folder of the user."""
     root: ImageRoot | None = None
@@ -46,6 +48,22 @@ class Image(Struct):
         if top in NAMES.sandbox_folders or not top:
             raise needs_image(f"it has files in {path!r}, which the sandbox has itself")
         return f"{OUTER}{path}"
+
+    def locate(self, path: str) -> str:
+        """Return where an absolute path is in the run's files, also in an image. Raises: `ConfigError`."""
+        return path[1:] if self.root else self.place(path)
+
+    def restore(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Return the files of a run with those of read-only mounts as the task has them."""
+        if not (fixed := tuple(map(self.locate, self.mounts_read_only))):
+            return files
+
+        def is_fixed(name: str) -> bool:
+            return any(f"{name}/".startswith(f"{place}/") for place in fixed)
+
+        kept = {name: content for name, content in files.items() if not is_fixed(name)}
+        given = {self.locate(path): content for path, content in self.files.items()}
+        return {**kept, **{name: content for name, content in given.items() if is_fixed(name)}}
 
     @property
     def mounts(self) -> list[str]:

@@ -36,6 +36,7 @@ from treadle.sandbox.protocol import Limits, RunFiles, Sandbox
 from treadle.tasks.foreign.harbor_build import find_image
 from treadle.tasks.foreign.harbor_folder import HarborTurn, read_folder
 from treadle.tasks.foreign.harbor_image import Image, make_commands, place_mounts
+from treadle.tasks.foreign.harbor_servers import find_servers
 from treadle.tasks.foreign.harbor_tests import (
     BASH,
     OTHER_PROGRAM,
@@ -94,21 +95,20 @@ class HarborTask:
         self._turns, first = turns, turns[0]
         own = first.variables("environment")
         first.variables("solution")
-        environment = {**first.section("environment")}
-        if (workplace := first.workplace) is not None:
-            environment.setdefault("workdir", workplace)
+        environment = {**first.service.image_settings(), **first.section("environment")}
         self._image = find_image(first.find_build(), environment)
         self._image.variables |= own
+        first.service.mount(self._image)
         self._tests = [TurnTests(turn, self._image) for turn in turns]
         if self._image.root is None:
             # Files in /tmp last as long as a container, not only for one command.
             self._image.folders |= {"/tmp", *(("/logs/agent", "/logs/artifacts") if first.is_harbor else ())}
-        self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}",)
+        self.tools: Sequence[str] = (f"harbor-shell:{self._describe_shell()}", *find_servers(turns))
         self.input = first.instruction
         if skills := first.section("environment").get("skills_dir"):
             self.instructions = _SKILLS.format(skills)
         self.files: Mapping[str, bytes] = {
-            self._image.place(path): content for path, content in self._image.files.items()
+            self._image.locate(path): content for path, content in self._image.files.items()
         }
 
     @property
@@ -195,9 +195,8 @@ class SteppedHarborTask(HarborTask):
         for path in sorted(turn.workdir.rglob("*") if turn.workdir else ()):
             if turn.workdir and path.is_file():
                 target = posixpath.join(folder, path.relative_to(turn.workdir).as_posix())
-                inner = target[1:] if self._image.root else self._image.place(target)
                 try:
-                    sandbox.write(inner, path.read_bytes())
+                    sandbox.write(self._image.locate(target), path.read_bytes())
                 except SandboxError as error:
                     return f"{what} could not be prepared: {error}"
                 runnable += [shlex.quote(target)] if os.access(path, os.X_OK) else []

@@ -19,7 +19,7 @@ from treadle.runs.task import Grade
 from treadle.sandbox.commands.bubblewrap import ImageRoot
 from treadle.sandbox.commands.run_folder import open_for_check
 from treadle.sandbox.in_memory import MemorySandbox
-from treadle.sandbox.protocol import CommandOutcome, Limits
+from treadle.sandbox.protocol import CommandOutcome, Limits, Stop
 from treadle.tasks.foreign.harbor_dockerfile import ImageBuild, read_image
 from treadle.tasks.foreign.harbor_folder import HarborTurn
 from treadle.tasks.foreign.harbor_image import Image, make_commands
@@ -92,7 +92,7 @@ class TurnTests:
         """Return the image in which the tests run, and the files that they find: those of the run or, for separate
         tests, of their image and of the run's artifacts."""
         if not self._turn.is_separate:
-            return self._image, files
+            return self._image, self._image.restore(files)
         made = dict(self._tested.files)
         left = {self._image.find(name): content for name, content in files.items()}
         for source in self._artifacts:
@@ -154,17 +154,19 @@ def join_outcomes(made: Sequence[TurnOutcome], missing: int, *, is_final: bool) 
 
 
 def _read_rewards(box: MemorySandbox, logs: str, outcome: CommandOutcome) -> TurnOutcome:
-    """Return the rewards that the tests wrote; none if they wrote none, or what is no number."""
+    """Return the rewards that the tests wrote; none without any, or if one is no number, or the time was over."""
     fault = "wrote no reward"
-    for name in ("reward.json", "reward.txt"):
+    for name in () if outcome.stop is Stop.TIME else ("reward.json", "reward.txt"):
         if f"{logs}/{name}" not in box.paths():
             continue
         text = box.read(f"{logs}/{name}").decode("utf-8", "replace").strip()
         try:
-            found = json.loads(text) if name == "reward.json" else float(text)
-            given = found if isinstance(found, dict) else {"reward": found}
-            rewards = {str(key): float(value) for key, value in given.items()}
-        except (ValueError, TypeError, RecursionError):
+            given = json.loads(text) if name == "reward.json" else {"reward": float(text)}
+            is_valid = isinstance(given, dict) and all(
+                isinstance(item, int | float) for item in given.values()
+            )
+            rewards = {str(key): float(value) for key, value in given.items()} if is_valid else {}
+        except (ValueError, OverflowError, RecursionError):
             rewards = {}
         if rewards and all(map(math.isfinite, rewards.values())):
             made = TurnOutcome(rewards)
@@ -186,7 +188,7 @@ def _last(outcome: CommandOutcome) -> str:
 
 def _read_summary(outcome: CommandOutcome) -> TurnOutcome:
     """Return 1 if pytest's summary has results and none of them failed, as terminal-bench does."""
-    parts = _SUMMARY.split(outcome.text, maxsplit=1)
+    parts = [] if outcome.stop is Stop.TIME else _SUMMARY.split(outcome.text, maxsplit=1)
     results = {name: status for status, name in _RESULT.findall(parts[1])} if len(parts) > 1 else {}
     if not results:
         return TurnOutcome({}, f"its tests printed no summary{_last(outcome)}")
