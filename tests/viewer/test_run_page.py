@@ -241,7 +241,9 @@ async def test_each_scorer_is_shown_with_its_reason_and_metrics(
     await to_thread(show, browser, f"{live}run/{run.run_id}", ".run[data-loaded=true]")
     assert "rewards tidiness 0.25 · manners 1" in await to_thread(text_of, browser, ".facts-line")
     await to_thread(press, browser, "s")
-    rows = "[...document.querySelectorAll('.grades tr')].map(one => [...one.cells].map(cell => cell.innerText))"
+    rows = (
+        "[...document.querySelectorAll('.grades tr')].map(one => [...one.cells].map(cell => cell.innerText))"
+    )
     await to_thread(wait, browser, "document.querySelector('.grades')")
     assert (await to_thread(browser.evaluate, rows))[1:] == [
         ["tidiness", "0.25", "two files are left", "files 2, precision 0.333"],
