@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.testbed.threaded import ThreadedServer
 
 from treadle import Agent, Run, load_task, open_journal
@@ -14,6 +15,7 @@ from treadle.core.events import InferenceCompleted
 from treadle.core.types import Role, ToolCall
 from treadle.evals import evaluate
 from treadle.evals.evaluation_config import EvaluationConfig
+from treadle.evals.evaluation_reports import find_gaps
 from treadle.evals.row_samples import read_answers
 from treadle.export.exporter import FORMATS, encode_row
 from treadle.export.rows import load_row
@@ -142,6 +144,29 @@ def test_only_scorers_that_have_something_to_judge_are_the_default(
 ) -> None:
     config = EvaluationConfig.model_validate({"models": ["oracle"], **given})
     assert [spec.name for spec in config.scorers()] == names
+
+
+async def test_a_scorer_of_tasks_lacks_no_verdict_on_rows(
+    rows: tuple[Path, list[list[list[ToolCall]]]], tmp_path: Path
+) -> None:
+    path, said = rows
+    given = {"tasks": [TASKS[0]], "rows": [str(path)], "models": ["mock:echo"]}
+    folder = tmp_path / "both"
+    results = (await evaluate(EvaluationConfig.model_validate({**given, "path": folder}))).results
+    assert {name: found.samples for name, found in results.models[0].scorers.items()} == {
+        "check": 1,
+        "calls": sum(map(len, said)),
+    }
+    assert [line for line in find_gaps(results) if "no verdict" in line] == []
+    # A verdict that one of the rows lacks is told, among those of its kind.
+    scored = results.samples[-1]
+    assert scored.spec.task.startswith("rows:")
+    bare = replace(scored, details=replace(scored.details, scores={}))
+    told = find_gaps(replace(results, samples=[*results.samples[:-1], bare]))
+    assert f"mock:echo: the scorer 'calls' had no verdict on 1 of {sum(map(len, said))} samples" in told
+    silent = [replace(one, details=replace(one.details, scores={})) for one in results.samples]
+    told = find_gaps(replace(results, samples=silent))
+    assert f"mock:echo: the scorer 'calls' had no verdict on {len(silent)} of {len(silent)} samples" in told
 
 
 def test_limits_of_a_loop_are_refused_for_rows_alone(tmp_path: Path) -> None:

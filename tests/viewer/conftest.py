@@ -65,6 +65,8 @@ def browser(
     yield _chromium
     if request.node.stash.get(_FAILED, False):
         (tmp_path / "failed.png").write_bytes(_chromium.picture(is_whole=False))
+    # What a reader opened is kept by the tab, which all tests share.
+    _chromium.evaluate("(() => { try { sessionStorage.clear(); } catch { /* a page without a store */ } })()")
     # A page that goes on asking a server would complain within the next test.
     _chromium.open("about:blank")
 

@@ -248,6 +248,43 @@ def test_what_was_opened_is_open_after_a_reload(browser: Chromium, served: Serve
     wait(browser, "document.querySelector('.line input')?.checked")
 
 
+async def test_a_text_that_was_opened_and_one_that_was_begun_are_there_after_a_reload(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    agent = Agent(ScriptedModel(["word " * 2_000] * 30), journal=journal)
+    async with agent.session() as session:
+        for number in range(30):
+            await session.send(f"Speak {number}.")
+    await to_thread(show, browser, f"{live}run/{session.run_id}", ".run[data-loaded=true]")
+    more = "document.querySelector('.block.inference .more')"
+    # The end of a session is shown at first.
+    await to_thread(press, browser, "g", "g")
+    await to_thread(wait, browser, f"document.querySelector('[data-index=\"0\"]') && {more}")
+    await to_thread(browser.evaluate, f"{more}.click()")
+    await to_thread(write, browser, "[data-focus=message]", "not sent yet")
+    await to_thread(press, browser, "Escape", "G")
+    await to_thread(wait, browser, f"{more}?.textContent.startsWith('Show all')")
+    await to_thread(press, browser, "g", "g")
+    # A part that left the view and came back has not forgotten, and neither has one that was loaded again.
+    await to_thread(wait, browser, f"{more}?.textContent === 'Show less'")
+    await to_thread(load_again, browser)
+    await to_thread(wait, browser, f"{more}?.textContent === 'Show less'")
+    assert await to_thread(browser.evaluate, "document.querySelector('[data-focus=message]').value") == (
+        "not sent yet"
+    )
+
+
+def test_the_line_that_was_chosen_is_chosen_after_a_reload(browser: Chromium, served: ServedJournal) -> None:
+    show(browser, served.address("runs"), ".line")
+    chosen = "document.querySelector('.line[aria-selected=true]')?.innerText"
+    first = browser.evaluate(chosen)
+    press(browser, "j", "j")
+    wait(browser, f"{chosen} !== {json.dumps(first)}")
+    kept = browser.evaluate(chosen)
+    load_again(browser)
+    wait(browser, f"{chosen} === {json.dumps(kept)}")
+
+
 def test_words_of_a_search_are_marked_in_the_row(browser: Chromium, tmp_path: Path) -> None:
     made.plain_folder(tmp_path / "rows", 40, leaves=10)
     page = write_page(make_dataset_view(tmp_path / "rows"), tmp_path / "page.html")

@@ -20,6 +20,9 @@ from treadle.core.tokens.token_record import TokenRecord
 from treadle.journal.protocol import Journal
 from treadle.knowledge.memory import Draft, Store, open_memory
 from treadle.models import call
+from treadle.scoring.grade import grade
+from treadle.scoring.protocol import Score
+from treadle.scoring.scorers import FunctionScorer
 
 __all__ = ["config", "journal"]
 TIMES = (
@@ -223,3 +226,33 @@ async def test_two_sub_agents_are_opened_one_right_after_the_other(
     await to_thread(wait, browser, "document.querySelectorAll('[aria-expanded=true]').length === 2")
     titles = "[...document.querySelectorAll('.block.message .said')].map(one => one.innerText)"
     await to_thread(wait, browser, f"{titles}.join() === 'Look.,Look at 1.,Look at 2.'")
+
+
+async def test_each_scorer_is_shown_with_its_reason_and_metrics(
+    browser: Chromium, live: str, journal: Journal
+) -> None:
+    run = await Agent(ScriptedModel(["done"]), journal=journal).run("Do it.")
+    said = {
+        "tidiness": Score(0.25, "two files are left", {"files": 2, "precision": 1 / 3}),
+        "manners": Score(1, "it was polite"),
+    }
+    scorers = [FunctionScorer(name, function=lambda _, score=score: score) for name, score in said.items()]
+    await grade(journal, run.run_id, scorers)
+    await to_thread(show, browser, f"{live}run/{run.run_id}", ".run[data-loaded=true]")
+    assert "rewards tidiness 0.25 · manners 1" in await to_thread(text_of, browser, ".facts-line")
+    await to_thread(press, browser, "s")
+    rows = (
+        "[...document.querySelectorAll('.grades tr')].map(one => [...one.cells].map(cell => cell.innerText))"
+    )
+    await to_thread(wait, browser, "document.querySelector('.grades')")
+    assert (await to_thread(browser.evaluate, rows))[1:] == [
+        ["tidiness", "0.25", "two files are left", "files 2, precision 0.333"],
+        ["manners", "1", "it was polite", ""],
+    ]
+    # A new grade takes the place of the old one, and the address has what was opened.
+    await grade(journal, run.run_id, [FunctionScorer("manners", function=lambda _: Score(0, "it swore"))])
+    await to_thread(wait, browser, f"{rows}[2]?.[2] === 'it swore'")
+    assert "grades=yes" in await to_thread(browser.evaluate, "location.hash")
+    await to_thread(browser.open, await to_thread(browser.evaluate, "location.href"), 390, 900)
+    await to_thread(wait, browser, "document.querySelector('.grades')")
+    assert await to_thread(browser.evaluate, "document.documentElement.scrollWidth <= innerWidth")

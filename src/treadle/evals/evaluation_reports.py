@@ -108,12 +108,13 @@ def find_gaps(results: Results) -> list[str]:
     for each scorer without a verdict on some of them."""
     told = []
     for item in results.models:
+        samples = [sample for sample in results.samples if sample.spec.model == item.model]
         for name in [spec.name for spec in results.rewards]:
-            judged = item.scorers[name].samples if name in item.scorers else 0
-            if judged < item.samples:
+            expected = _find_expected(name, samples)
+            missing = sum([name not in sample.details.scores for sample in expected])
+            if missing:
                 told.append(
-                    f"{item.model}: the scorer {name!r} had no verdict on {item.samples - judged:,} of "
-                    f"{item.samples:,} samples"
+                    f"{item.model}: the scorer {name!r} had no verdict on {missing:,} of {len(expected):,} samples"
                 )
         missing = item.samples - (0 if item.score is None else item.score.samples)
         if missing:
@@ -127,6 +128,13 @@ def find_gaps(results: Results) -> list[str]:
                 "is shown the tools"
             )
     return told
+
+
+def _find_expected(name: str, samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples that a scorer should have a verdict on: those of tasks, of rows, or both. A scorer is not
+    for a kind of which it judges no sample, if it judges one of the other kind."""
+    judged = {sample.spec.task.startswith(ROWS) for sample in samples if name in sample.details.scores}
+    return [sample for sample in samples if not judged or sample.spec.task.startswith(ROWS) in judged]
 
 
 def write_view(view: EvaluationView) -> str:

@@ -109,6 +109,8 @@ export interface RunEvent {
   refused?: string;
   reward?: number;
   detail?: string;
+  metrics?: Record<string, number> | null;
+  scorer?: { name: string; settings?: object } | null;
   question_id?: string;
   text?: string;
   options?: { label: string; description?: string }[];

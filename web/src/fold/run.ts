@@ -76,10 +76,15 @@ export interface Snapshot {
 
 const LABELS: Record<string, string> = { steer: "during the turn", queue: "queued", interrupt: "interrupts the turn" };
 
+/** Return the further numbers of a grade, each with its name. */
+export const metricsOf = (event: RunEvent): string[] => Object.entries(event.metrics ?? {}).map(([name, value]) => `${name} ${Number(value.toFixed(3))}`);
+
 export class RunFold {
   readonly items: Item[] = [];
   readonly snapshots: Snapshot[] = [];
   readonly labels = new Map<string, string>();
+  /** The newest grade of each scorer since the turn began, by the scorer's name. */
+  readonly rewards = new Map<string, RunEvent>();
   events: RunEvent[] = [];
   version = 0;
   seq = 0;
@@ -258,7 +263,10 @@ export class RunFold {
         return;
       }
       case "rewarded": {
-        this.note(event, `Reward ${event.reward ?? ""}`, [event.name ?? "check", event.detail].filter(Boolean).join(": "), (event.reward ?? 0) >= 1 ? "good" : "warn");
+        const name = event.name ?? "check";
+        this.rewards.set(name, event);
+        const item = this.note(event, `Reward ${event.reward ?? ""}`, [name, event.detail].filter(Boolean).join(": "), (event.reward ?? 0) >= 1 ? "good" : "warn");
+        item.notes = metricsOf(event);
         return;
       }
       case "noted": return this.addNote(event);
@@ -284,6 +292,7 @@ export class RunFold {
     if (!isOwn) this.turn += 1;
     this.state = "running";
     this.failure = null;
+    this.rewards.clear();
     this.turnItem = this.add("turn", event, isOwn ? "Asked again" : `Turn ${this.turn}`, 0, { state: "running", end: null });
     const item = this.addMessage(event, event.message ?? { role: "user" }, isOwn ? "Treadle asked again" : "User");
     item.id += "-m";

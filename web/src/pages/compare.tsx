@@ -6,7 +6,7 @@ import type { Item } from "../fold/run";
 import { many } from "../format";
 import { useKeys } from "../keys";
 import { tell, useTitle, Waiting } from "../parts/basics";
-import { Sums } from "../parts/runchip";
+import { Sums, writeRewards } from "../parts/runchip";
 import { differing } from "../parts/worddiff";
 import { Line } from "../parts/transcript";
 import { useVirtual } from "../parts/virtual";
@@ -81,7 +81,7 @@ function Side({ run }: { run: FollowedRun }): ReactNode {
     <div className="side">
       <div className="cut" title={fold.title}>{fold.title}</div>
       {isFiled(run.runId) ? <span className="soft">in a file</span> : <a className="mono" href={to(["run", run.runId])}>{bare(run.runId).slice(0, 12)}</a>} <b>{fold.state === "finished" ? fold.stopReason : fold.state}</b>
-      <span className="soft row wrap">{journalOf(run.runId) && <span>{journalOf(run.runId)}</span>}<span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} /></span>
+      <span className="soft row wrap">{journalOf(run.runId) && <span>{journalOf(run.runId)}</span>}<span>{fold.model}</span><span>{many(run.info?.steps ?? 0, "step")}</span><Sums run={run} />{fold.rewards.size > 0 && <span>{writeRewards(fold)}</span>}</span>
     </div>
   );
 }

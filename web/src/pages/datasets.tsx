@@ -25,7 +25,7 @@ function Both({ title, unit, counts, rows }: { title: string; unit: string; coun
   const percent = (value: number): string => (most > 1 ? value.toFixed(2) : `${(100 * value).toFixed(1)}%`);
   return (
     <Block title={title} about={unit}>
-      <FirstOf items={names} most={12} show={(listed) => (
+      <FirstOf name={title} items={names} most={12} show={(listed) => (
         <ul className="bars both">
           {listed.map((name) => (
             <li key={name} title={`${name}: ${count(counts[0][name] ?? 0)} and ${count(counts[1][name] ?? 0)} ${unit}`}>
@@ -46,7 +46,7 @@ function Ids({ title, ids, numbers }: { title: string; ids: string[]; numbers: n
   if (!ids.length) return null;
   return (
     <Block title={title} about={count(ids.length)}>
-      <FirstOf items={ids} most={20} show={(listed) => (
+      <FirstOf name={title} items={ids} most={20} show={(listed) => (
         <ul className="ids">
           {listed.slice(0, 2000).map((id) => (
             <li key={id} className="row"><code className="cut">{id}</code>{numbers.length > 1 && <a href={to(["datasets"], { row: id })} aria-label={`${id} side by side`}>side by side</a>}{numbers.map((number) => <a key={number} href={to(["rows", String(number)], { words: id })} aria-label={`${id} in dataset ${number + 1}`}>{numbers.length > 1 ? (number ? "second" : "first") : "open"}</a>)}</li>

@@ -14,7 +14,7 @@ import { beside, listAddress } from "../parts/listed";
 import { Inspector } from "../parts/inspector";
 import { useMarkdown } from "../parts/markdown";
 import { Outline } from "../parts/outline";
-import { describeRun, Sums } from "../parts/runchip";
+import { describeRun, Grades, Sums, writeRewards } from "../parts/runchip";
 import { Timeline } from "../parts/timeline";
 import { Transcript } from "../parts/transcript";
 import { change, go, to, useIds, usePlace, useSwitch } from "../router";
@@ -38,7 +38,7 @@ type Asked = "note" | "fork" | null;
 /** The reasons of pauses after which a run goes on by what is said to it, and needs no button. */
 const ANSWERED = new Set(["closed", "question", "approval", "result"]);
 
-function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void }): ReactNode {
+function Head({ run, onAsk, showsGrades, onGrades }: { run: FollowedRun; onAsk: (asked: Asked) => void; showsGrades: boolean; onGrades: () => void }): ReactNode {
   const { fold } = run;
   const started = fold.started;
   const [text, tone, moves] = stateOf(run);
@@ -72,6 +72,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         <span>{fold.model}</span>
         <span>{many(fold.turn, "turn")}, {many(run.info?.steps ?? 0, "step")}</span>
         <Sums run={run} />
+        {fold.rewards.size > 0 && <button className="plain" aria-expanded={showsGrades} title="Show or hide what each scorer said (s)" onClick={onGrades}>{showsGrades ? "▾" : "▸"} {writeRewards(fold)}</button>}
         <span>{seconds(Math.max(0, (moves && isLive ? Date.now() / 1000 : fold.lastAt) - first))}</span>
         <span title="start">{first ? clock(first) : ""}</span>
         {started?.parent && <a href={to(["run", started.parent.run_id], { at: started.parent.seq })}>forked from {started.parent.run_id.slice(0, 8)} at event {started.parent.seq}</a>}
@@ -82,6 +83,7 @@ function Head({ run, onAsk }: { run: FollowedRun; onAsk: (asked: Asked) => void 
         {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}
         {[...fold.labels].filter(([name]) => !name.startsWith("treadle.") && name !== "title").map(([name, value]) => <a key={name} className="chip" href={to(["runs"], { label: `${name}=${value}` })} title="The runs with this label">{name}: {value}</a>)}
       </div>
+      {showsGrades && fold.rewards.size > 0 && <Grades runId={run.runId} fold={fold} />}
       {fold.failure && (
         <p className="why bad">
           <a className="bad" href={to(["run", run.runId], { at: fold.failure.seq })} title={fold.failure.error}>{oneLine(fold.failure.error ?? "")}</a>
@@ -107,6 +109,7 @@ function Run(): ReactNode {
   const [picked, setPicked] = useState(-1);
   const [showsInspector, setShowsInspector] = useSwitch("inspector", window.innerWidth >= 1100);
   const [showsOutline, setShowsOutline] = useSwitch("tree", window.innerWidth >= 800);
+  const [showsGrades, setShowsGrades] = useSwitch("grades");
   const view = VIEWS.find((name) => name === place.query.get("view")) ?? "transcript";
   const [asked, setAsked] = useState<Asked>(null);
   const [opened, setOpened] = useIds("open");
@@ -177,6 +180,7 @@ function Run(): ReactNode {
     { key: "o", about: "Show or hide the tree", run: () => setShowsOutline(!showsOutline) },
     { key: "Enter", about: "Inspect", run: () => setShowsInspector(true) },
     { key: "e", about: "Show or hide the run of a sub-agent", run: () => toggle(items[picked]?.child ?? null) },
+    { key: "s", about: "Show or hide what each scorer said", run: () => setShowsGrades(!showsGrades) },
     { key: "u", about: "Back to the runs", run: () => go(listAddress()) },
     { key: "]", about: "Next run in the list", run: () => step(1) },
     { key: "[", about: "Run before in the list", run: () => step(-1) },
@@ -198,7 +202,7 @@ function Run(): ReactNode {
   return (
     <Wanted value={wanted}>
       <main className="page run" data-loaded={run.isLoaded} data-driven={run.isDriven}>
-        <Head run={run} onAsk={setAsked} />
+        <Head run={run} onAsk={setAsked} showsGrades={showsGrades} onGrades={() => setShowsGrades(!showsGrades)} />
         <Tabs view={view} isInspected={showsInspector} onInspect={() => setShowsInspector(!showsInspector)}>
           {view !== "files" && view !== "forks" && <FindBox given={given} found={all.length} at={all.indexOf(now)} onJump={jump} />}
         </Tabs>

@@ -1,5 +1,6 @@
 /** What a person can do with a run: talk to it, answer, decide, stop, go on, fork, label and note. */
 import { useState, type FormEvent, type ReactNode } from "react";
+import { useKept } from "../kept";
 import type { RunEvent } from "../fold/events";
 import type { Item, RunFold } from "../fold/run";
 import { pretty } from "../format";
@@ -41,7 +42,7 @@ export function TryAgain({ fold }: { fold: RunFold }): ReactNode {
 }
 
 function Question({ runId, item }: { runId: string; item: Item }): ReactNode {
-  const [text, setText] = useState("");
+  const [text, setText] = useKept(`answer ${item.seqs[0]}`, "");
   const say = (answer: string): void => void attempt(mail(runId, { type: "answer", question_id: item.callId, text: answer }));
   return (
     <form className="ask" onSubmit={(event) => { event.preventDefault(); say(text); }}>
@@ -55,9 +56,9 @@ function Question({ runId, item }: { runId: string; item: Item }): ReactNode {
 }
 
 function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
-  const [reason, setReason] = useState("");
+  const [reason, setReason] = useKept(`reason ${item.seqs[0]}`, "");
   // The text goes to the server as it was written, since JavaScript would change long numbers.
-  const [changed, setChanged] = useState<string | null>(null);
+  const [changed, setChanged] = useKept<string | null>(`changed ${item.seqs[0]}`, null);
   const laidOut = pretty(item.arguments);
   const say = (isApproved: boolean): void => {
     const more = isApproved ? { arguments: changed === laidOut ? null : changed } : { reason: reason || null };
@@ -83,7 +84,7 @@ function Approval({ runId, item }: { runId: string; item: Item }): ReactNode {
 const DELIVERIES: Record<string, string> = { queue: "after this turn", steer: "at the next step", interrupt: "at once" };
 
 function Talk({ runId, isSession, isOpen }: { runId: string; isSession: boolean; isOpen: boolean }): ReactNode {
-  const [text, setText] = useState("");
+  const [text, setText] = useKept("message", "");
   const [delivery, setDelivery] = useState(isSession ? "queue" : "steer");
   const [isSending, setIsSending] = useState(false);
   const say = async (): Promise<void> => {

@@ -1,5 +1,6 @@
 /** Small parts that several pages use: chips, states of loading, dialogs and copying. */
 import { useEffect, useLayoutEffect, useRef, useState, type PointerEvent, type ReactNode } from "react";
+import { keep, recall } from "../kept";
 import { hasToken, RequestFailed, setToken } from "../source";
 
 export type Tone = "" | "good" | "bad" | "warn" | "accent";
@@ -68,24 +69,14 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
   );
 }
 
-const PLACES = "treadle.places";
-const MOST_PLACES = 50;
 /** How long what is scrolled to may take to be there. */
 const PATIENCE_MS = 3000;
-
-function readPlaces(): [address: string, top: number][] {
-  try {
-    return JSON.parse(sessionStorage.getItem(PLACES) ?? "[]") as [string, number][];
-  } catch {
-    return [];
-  }
-}
 
 /** Scroll an element to where it was when this address was left, also before the page was loaded again. */
 function keepPlace(element: HTMLElement | null): (() => void) | undefined {
   if (!element) return undefined;
   let address = location.hash;
-  const wanted = readPlaces().find(([at]) => at === address)?.[1] ?? 0;
+  const wanted = recall(`scrolled ${address}`, 0);
   const end = performance.now() + PATIENCE_MS;
   let frame = 0;
   const restore = (): void => {
@@ -97,13 +88,7 @@ function keepPlace(element: HTMLElement | null): (() => void) | undefined {
   const options = { passive: true, signal: stop.signal };
   for (const name of ["wheel", "pointerdown", "touchstart", "keydown"]) element.addEventListener(name, () => cancelAnimationFrame(frame), options);
   let top = wanted;
-  const save = (): void => {
-    try {
-      sessionStorage.setItem(PLACES, JSON.stringify([[address, top], ...readPlaces().filter(([at]) => at !== address)].slice(0, MOST_PLACES)));
-    } catch {
-      // The page then begins at its top.
-    }
-  };
+  const save = (): void => keep(`scrolled ${address}`, top);
   element.addEventListener("scroll", () => { [top, address] = [element.scrollTop, location.hash]; }, options);
   window.addEventListener("pagehide", save, { signal: stop.signal });
   return () => {

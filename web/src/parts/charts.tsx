@@ -1,5 +1,6 @@
 /** Figures, bars, distributions, lines and matrices. */
 import { useState, type ReactNode } from "react";
+import { useKept } from "../kept";
 import { compact, count, many } from "../format";
 import type { Counts } from "../datatypes";
 import "../data.css";
@@ -52,8 +53,8 @@ export function Block({ title, about, isWide = false, children }: { title: strin
 }
 
 /** The first items, and the others when they are asked for. */
-export function FirstOf<T>({ items, most, show }: { items: readonly T[]; most: number; show: (items: readonly T[]) => ReactNode }): ReactNode {
-  const [isAll, setIsAll] = useState(false);
+export function FirstOf<T>({ name, items, most, show }: { name: string; items: readonly T[]; most: number; show: (items: readonly T[]) => ReactNode }): ReactNode {
+  const [isAll, setIsAll] = useKept(`all of ${name}`, false);
   return (
     <>
       {show(isAll ? items : items.slice(0, most))}
@@ -90,7 +91,7 @@ export function Bars({ title, items, unit, part = "", isBad = false, hrefOf }: B
     isOf ? `${count(item.part ?? 0)} of ${count(item.value)}` : count(item.value) + (item.part ? ` (${count(item.part)} ${part})` : "");
   return (
     <Block title={title} about={unit}>
-      <FirstOf items={shown} most={12} show={(listed) => (
+      <FirstOf name={title} items={shown} most={12} show={(listed) => (
         <ul className="bars">
           {listed.map((item) => (
             <li key={item.name} title={`${item.name}: ${said(item)} ${unit}`}>
@@ -316,7 +317,7 @@ export function Facts({ title, heads, rows, numbers = [], isWide = false }: { ti
   const kind = (index: number): string => (numbers.includes(index) ? "num" : "");
   return (
     <Block title={title} isWide={isWide}>
-      <FirstOf items={rows} most={40} show={(listed) => (
+      <FirstOf name={title} items={rows} most={40} show={(listed) => (
         <div className="scroll" tabIndex={0} role="region" aria-label={title}>
           <table className="plain">
             <thead><tr>{heads.map((text, index) => <th key={text} scope="col" className={kind(index)}>{text}</th>)}</tr></thead>

@@ -1,6 +1,7 @@
 /** The files of a run: what each call changed, as differences. */
 import { structuredPatch } from "diff";
-import { useMemo, useState, type ReactNode } from "react";
+import { useMemo, type ReactNode } from "react";
+import { useKept } from "../kept";
 import type { FileChange, RunFold, Snapshot } from "../fold/run";
 import { clock, count } from "../format";
 import { useKeys } from "../keys";
@@ -35,7 +36,7 @@ export function linesOf(before: string, after: string): Line[] | null {
 function Difference({ runId, change }: { runId: string; change: FileChange }): ReactNode {
   const before = useGet<Content>(contentOf(runId, change.before));
   const after = useGet<Content>(contentOf(runId, change.after));
-  const [most, setMost] = useState(400);
+  const [most, setMost] = useKept(`lines of ${change.before} ${change.after}`, 400);
   const isReady = (change.before === null || before.data !== null) && (change.after === null || after.data !== null);
   const lines = useMemo(() => {
     if (!isReady || before.data?.base64 !== undefined || after.data?.base64 !== undefined) return null;

@@ -6,7 +6,7 @@ import { clock, count, many, oneLine, pretty, seconds, usd } from "../format";
 import { useGet } from "../load";
 import { to, useSetting } from "../router";
 import { copy, Status } from "./basics";
-import { describeUsage, Text, textOf } from "./transcript";
+import { describeUsage, Owner, Text, textOf } from "./transcript";
 
 interface StepView {
   step: number;
@@ -25,7 +25,7 @@ const WHY: Record<string, string> = { summarised: "in the summary", dropped: "in
 
 /** A text with its name, and a button that copies it as it is written. */
 function Copied({ name, text, shown }: { name: string; text: string; shown: string }): ReactNode {
-  return <section><div className="row"><h3 className="grow">{name}</h3><button className="plain" onClick={() => void copy(text)}>Copy</button></div><Text text={shown} most={4_000} /></section>;
+  return <section><div className="row"><h3 className="grow">{name}</h3><button className="plain" onClick={() => void copy(text)}>Copy</button></div><Text name={name} text={shown} most={4_000} /></section>;
 }
 
 export function Facts({ facts }: { facts: [string, ReactNode][] }): ReactNode {
@@ -97,8 +97,8 @@ function Prompt({ runId, step }: { runId: string; step: number }): ReactNode {
       {data.messages.map(({ message, tokens, is_summary, is_cut, recalled_chars }, number) => (
         <section key={number}>
           <h3>{message.role}{message.name ? ` ${message.name}` : ""} · {count(tokens)} tokens{is_summary ? " · summary" : ""}{is_cut ? " · cut" : ""}{recalled_chars ? " · with memories" : ""}</h3>
-          {message.content && <Text text={message.content} most={700} />}
-          {message.tool_calls?.map((call, at) => <Text key={at} text={`${call.name} ${call.arguments}`} most={400} />)}
+          {message.content && <Text name={`message ${step} ${number}`} text={message.content} most={700} />}
+          {message.tool_calls?.map((call, at) => <Text key={at} name={`call ${step} ${number} ${at}`} text={`${call.name} ${call.arguments}`} most={400} />)}
         </section>
       ))}
       {data.left_out.length > 0 && <h2>Left out</h2>}
@@ -115,7 +115,7 @@ function Raw({ events }: { events: RunEvent[] }): ReactNode {
       {events.map((event) => (
         <section key={event.seq}>
           <div className="row"><h3 className="grow">{event.seq} · {event.type}</h3><button className="plain" onClick={() => void copy(JSON.stringify(event, null, 2))}>Copy</button></div>
-          <Text text={JSON.stringify(event, null, 2)} most={6_000} />
+          <Text name={`event ${event.seq}`} text={JSON.stringify(event, null, 2)} most={6_000} />
         </section>
       ))}
     </>
@@ -145,7 +145,7 @@ export function Inspector({ item, fold, runId, actions, onClose }: { item: Item 
         </div>
         {close}
       </div>
-      <div className="inside">
+      <Owner value={`inspected ${runId} ${item.id}`}><div className="inside">
         {shown === "facts" && (
           <>
             <h2>{item.title}</h2>
@@ -160,7 +160,7 @@ export function Inspector({ item, fold, runId, actions, onClose }: { item: Item 
         )}
         {shown === "prompt" && <Prompt key={`${runId} ${item.step}`} runId={runId} step={item.step} />}
         {shown === "events" && <Raw events={events} />}
-      </div>
+      </div></Owner>
     </aside>
   );
 }

@@ -1,5 +1,6 @@
 /** A table of any length: only the lines in view are drawn. j, k and Enter move and open. */
 import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
+import { useKept } from "../kept";
 import { useKeys } from "../keys";
 import { go } from "../router";
 import { useVirtual } from "./virtual";
@@ -51,20 +52,14 @@ interface Props<T> {
 }
 
 const HEIGHT = 32;
-/** The lines that were picked last, by the address of the table, so that one comes back to the same line. */
-const pickedLast = new Map<string, string>();
 
 export function Table<T>({ label, items, columns: all, idOf, addressOf, onEnd, actions, end, openedId, onFollow, order = "", onOrder }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const columns = useShown(all);
-  const [address] = useState(() => `${label} ${location.hash}`);
   // An id and not a place, because lines that are new move the others.
-  const [pickedId, setPickedId] = useState(() => pickedLast.get(address) ?? "");
+  const [pickedId, setPickedId] = useKept(`line of ${label}`, "");
   const picked = useMemo(() => Math.max(0, pickedId ? items.findIndex((item) => idOf(item) === pickedId) : 0), [items, pickedId]);
-  const pick = (item: T): void => {
-    setPickedId(idOf(item));
-    pickedLast.set(address, idOf(item));
-  };
+  const pick = (item: T): void => setPickedId(idOf(item));
   const virtual = useVirtual(items.length, box, () => HEIGHT);
   const shown = virtual.lines;
   const last = shown.at(-1)?.index ?? 0;

@@ -81,7 +81,7 @@ export function TaskGrid({ id, title, columns, pairs, first = "" }: { id: string
             {pairs.map((item) => <option key={orderOf(item)} value={orderOf(item)}>by the difference {orderOf(item)}</option>)}
           </select>
         </p>
-        <FirstOf items={lines} most={60} show={(listed) => (
+        <FirstOf name={title} items={lines} most={60} show={(listed) => (
           <div className="scroll" tabIndex={0} role="region" aria-label={`${title}: each task`}>
             <table className="matrix">
               <thead>

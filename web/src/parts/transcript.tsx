@@ -1,5 +1,6 @@
 /** The transcript of a run: a list of blocks, of which only those in view are drawn. */
-import { memo, useContext, useEffect, useLayoutEffect, useReducer, useRef, useState, type ReactNode } from "react";
+import { createContext, memo, useContext, useEffect, useLayoutEffect, useReducer, useRef, useState, type ReactNode } from "react";
+import { useKept } from "../kept";
 import type { Artifact, Usage } from "../fold/events";
 import type { Item } from "../fold/run";
 import { bytes, clock, compact, count, many, oneLine, pretty, seconds, usd } from "../format";
@@ -16,9 +17,12 @@ const SHORT = 80;
 const LONG = 1_600;
 const MOST = 200_000;
 
+/** The id of the part whose texts are shown. */
+export const Owner = createContext("");
+
 /** A text that is cut if it is long, until somebody asks for the rest or looks for words that stand there. */
-export function Text({ text, className = "", most = LONG, isMarkdown = false }: { text: string; className?: string; most?: number; isMarkdown?: boolean }): ReactNode {
-  const [chosen, setIsWhole] = useState<boolean | null>(null);
+export function Text({ text, name, className = "", most = LONG, isMarkdown = false }: { text: string; name: string; className?: string; most?: number; isMarkdown?: boolean }): ReactNode {
+  const [chosen, setIsWhole] = useKept<boolean | null>(`text ${useContext(Owner)} ${name}`, null);
   const isWhole = useIsBehind(text, most) ? chosen ?? true : chosen ?? false;
   const [laysOut] = useMarkdown();
   const limit = isWhole ? MOST : most;
@@ -75,7 +79,7 @@ function KeptDialog({ runId, part, digest, onClose }: { runId: string; part: Art
   }, [data]);
   return (
     <Dialog title={nameOf(part)} onClose={onClose}>
-      {error || !data ? <Status error={error} /> : data.text === undefined ? <p className="soft">This content is not text.</p> : <Text className="kept" text={data.text} most={20_000} />}
+      {error || !data ? <Status error={error} /> : data.text === undefined ? <p className="soft">This content is not text.</p> : <Text name={digest} className="kept" text={data.text} most={20_000} />}
       <div className="ends">{address && <a href={address} download={part.name ?? `${digest.slice(0, 12)}${data?.text === undefined ? "" : ".txt"}`}>Save as a file</a>}<button onClick={onClose}>Close</button></div>
     </Dialog>
   );
@@ -145,8 +149,8 @@ function Inference({ item, isDriven }: { item: Item; isDriven: boolean }): React
           <span className="soft"> · {failure.fault}{failure.retry_in_seconds !== undefined && `, again in ${seconds(failure.retry_in_seconds)}`}{failure.next_tier && `, then tier ${failure.next_tier}`}</span>
         </p>
       ))}
-      {item.reasoning && <Text className="thought" text={item.reasoning} most={600} />}
-      {item.text && <Text className={item.isStructured ? "arguments" : "said"} text={textOf(item)} isMarkdown={!item.isStructured} />}
+      {item.reasoning && <Text name="thought" className="thought" text={item.reasoning} most={600} />}
+      {item.text && <Text name="said" className={item.isStructured ? "arguments" : "said"} text={textOf(item)} isMarkdown={!item.isStructured} />}
       {item.parts.length > 0 && <Parts runId={item.runId} parts={item.parts} />}
     </>
   );
@@ -180,8 +184,8 @@ function Call({ item, onOpen, isOpened, isDriven }: { item: Item } & Opening): R
           </>
         )}
       </Head>
-      <Text className="arguments" text={item.arguments.length <= SHORT && !item.arguments.includes("\\n") ? item.arguments : pretty(item.arguments, true, item.state === "running")} most={900} />
-      {result && <Text className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
+      <Text name="arguments" className="arguments" text={item.arguments.length <= SHORT && !item.arguments.includes("\\n") ? item.arguments : pretty(item.arguments, true, item.state === "running")} most={900} />
+      {result && <Text name="result" className={`result${result.is_error ? " bad" : ""}`} text={result.content || "(empty)"} most={900} />}
       {result?.artifacts && result.artifacts.length > 0 && <Parts runId={item.runId} parts={result.artifacts} />}
     </>
   );
@@ -199,7 +203,7 @@ function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
       return (
         <>
           <Head item={item}>{item.isOpen && <Chip tone="warn" dot>waits for an answer</Chip>}</Head>
-          <Text className="said" text={item.text} />
+          <Text name="said" className="said" text={item.text} />
           {item.options.length > 0 && <ul className="soft">{item.options.map((option) => <li key={option.label}>· {option.label}{option.description ? `: ${option.description}` : ""}</li>)}</ul>}
         </>
       );
@@ -209,7 +213,7 @@ function Block({ item, ...opening }: { item: Item } & Opening): ReactNode {
       return (
         <>
           <Head item={item} />
-          {item.text && <Text className="said" text={item.text} most={item.kind === "system" ? 500 : LONG} />}
+          {item.text && <Text name="said" className="said" text={item.text} most={item.kind === "system" ? 500 : LONG} />}
           {item.parts.length > 0 && <Parts runId={item.runId} parts={item.parts} />}
         </>
       );
@@ -222,7 +226,7 @@ export const Line = memo(function Line({ item, isPicked, onPick, onOpen, isOpene
   const style = { marginLeft: 12 * Math.min(6, Math.max(0, item.depth - 1)) };
   return (
     <article className={`block ${item.kind} ${item.role} is-${item.state}${isPicked ? " picked" : ""}`} style={style} onClick={() => onPick(item)} aria-label={item.title}>
-      <Block item={item} {...(onOpen ? { onOpen } : {})} isOpened={isOpened ?? false} isDriven={isDriven} />
+      <Owner value={`${item.runId} ${item.id}`}><Block item={item} {...(onOpen ? { onOpen } : {})} isOpened={isOpened ?? false} isDriven={isDriven} /></Owner>
     </article>
   );
 });
