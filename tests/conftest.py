@@ -226,8 +226,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the tests with the mark `sets(0)` out of the gate. Skip those with the mark `full`, except in the long
-    form, in which tests have more time. Give the tests of an `xdist_group` the name that pytest-xdist uses: what its
-    version 3.8 sets is ignored by pytest from 9.2 on."""
+    form, in which tests have more time. Name the tests of an `xdist_group` as pytest-xdist does: what its version
+    3.8 sets is ignored by pytest from 9.2 on."""
     left_out = [item for item in items if not _chosen_sets(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
