@@ -165,9 +165,14 @@ def test_two_processes_do_not_work_in_one_folder(dataset: Dataset) -> None:
     dataset.check()
 
 
-def test_a_changed_configuration_is_refused(dataset: Dataset) -> None:
+def test_a_changed_configuration_is_refused(dataset: Dataset, server: Server) -> None:
     """DeepFabric only warned, and mixed the rows of two configurations."""
-    interrupt(dataset, SECONDS, [signal.SIGINT])
+    process, answered = dataset.start(), server.answered.total()
+    while server.answered.total() == answered:
+        assert process.poll() is None, dataset.error
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    process.wait(120)
     config = dataset.folder / "config.yaml"
     before = config.read_text()
     config.write_text(before.replace("seed: 7", "seed: 8"))
