@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import fcntl
 import gc
+import math
 import os
 import resource
 import sys
@@ -22,13 +23,11 @@ from xdist.scheduler import LoadGroupScheduling
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 LONG_SECONDS = 7200
 """How long a test may take in its long form, unless a mark `timeout` says otherwise."""
-MOST_SETS = 3
-"""How many sets of parameters a test may have for the gate to run them all; the mark `sets(N)` gives another
-number."""
-CHOSEN_SETS = 2
-"""How many sets the gate runs of a test that has more; with the mark they are N. They are spread evenly, and each
-test with the same sets begins one further, so that all tests together run each kind of set. The long form runs all
-sets, and so does a command line that names files or tests."""
+CHOSEN_SETS = 1
+"""How many sets of parameters the gate runs of a test; with the mark `sets(N)` they are N, and with `sets(0)` the
+test is left out, with or without parameters. They are spread evenly, and each test with the same sets begins one
+further, so that all tests together run each kind of set. The long form runs all sets, and so does a command line
+that names files or tests."""
 ALL_SETS = "TREADLE_ALL_SETS"
 """The variable that tells the workers of pytest-xdist to run all sets."""
 
@@ -164,16 +163,20 @@ _begun = Counter[tuple[str, ...]]()
 """How many tests have chosen among the same sets."""
 
 
+def _chosen_sets(item: pytest.Item) -> float:
+    """Return how many sets of parameters of a test are run."""
+    if IS_FULL or os.environ.get(ALL_SETS):
+        return math.inf
+    mark = item.get_closest_marker("sets")
+    return CHOSEN_SETS if mark is None else mark.args[0]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     """Leave sets out before tests are made of them, which would take longer than to choose."""
     yield
-    if IS_FULL or os.environ.get(ALL_SETS):
-        return
-    mark = metafunc.definition.get_closest_marker("sets")
-    most, sets = MOST_SETS if mark is None else mark.args[0], metafunc._calls
-    if len(sets) > most:
-        most = CHOSEN_SETS if mark is None else most
+    most, sets = _chosen_sets(metafunc.definition), metafunc._calls
+    if 0 < most < len(sets):
         kinds = tuple([one.id for one in sets])
         first = _begun[kinds]
         _begun[kinds] += 1
@@ -221,10 +224,14 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests with the mark `full`, except in the long form, in which tests have more time, and give the
-    tests of an `xdist_group` the name by which pytest-xdist knows them. What its version 3.8 sets is ignored by
-    pytest from 9.2 on."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests with the mark `sets(0)` out of the gate. Skip those with the mark `full`, except in the long
+    form, in which tests have more time. Name the tests of an `xdist_group` as pytest-xdist does: what its version
+    3.8 sets is ignored by pytest from 9.2 on."""
+    left_out = [item for item in items if not _chosen_sets(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _chosen_sets(item)]
     for item in items:
         if IS_FULL and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))

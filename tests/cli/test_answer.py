@@ -128,7 +128,6 @@ def test_the_person_at_the_terminal_answers(cli: Cli, terminals: list[Terminal])
     assert terminal.close() == 0
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("key", ["\r", "\x1b", "\x04"], ids=["enter", "esc", "ctrl-d"])
 def test_an_answer_is_postponed(cli: Cli, terminals: list[Terminal], key: str) -> None:
     terminal = Terminal(cli, *begin(ask("Which?")))

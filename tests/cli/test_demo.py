@@ -128,6 +128,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.sets(0)
 def test_worker_that_fails_says_why(cli: Cli) -> None:
     cli.write("treadle.toml", "[models.broken]\n")
     result = cli("demo", "--rows", "2")

@@ -329,6 +329,7 @@ sys.exit(job.run(work, conclude))
 """
 
 
+@pytest.mark.sets(0)
 @pytest.mark.parametrize("when", ["early", "before", "after"])
 def test_an_interrupted_conclusion_of_a_job_says_how_to_go_on(when: str) -> None:
     done = subprocess.run(

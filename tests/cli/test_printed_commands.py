@@ -66,7 +66,6 @@ def run_printed(cli: Cli, result: Result, env: dict[str, str], *expected: str) -
     return found
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize(("journal", "env"), JOURNALS)
 def test_runs(cli: Cli, journal: list[str], env: dict[str, str]) -> None:
     text = 'call write_file {"file_path": "b", "content": "x"}'
@@ -83,7 +82,6 @@ def test_runs(cli: Cli, journal: list[str], env: dict[str, str]) -> None:
     assert "--status finished" in run_printed(cli, more, env, "runs")["runs"].err
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize(("journal", "env"), JOURNALS)
 def test_approvals(cli: Cli, journal: list[str], env: dict[str, str]) -> None:
     waiting = cli("run", *SEND, *journal, env=env)
@@ -112,7 +110,6 @@ def test_answers(cli: Cli) -> None:
     run_printed(cli, asked, {}, "answer")
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize(("journal", "env"), JOURNALS)
 def test_chats(cli: Cli, journal: list[str], env: dict[str, str]) -> None:
     waiting = cli("chat", *SEND[1:], *journal, env=env, text=f"{SEND[0]}\nanother\n")

@@ -38,7 +38,6 @@ def everything(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-@pytest.mark.sets(2)
 @pytest.mark.parametrize("status", [200, 401, 429, 500])
 def test_no_key_is_left_anywhere(cli: Cli, script: Script, status: int) -> None:
     sent_by = {"m": ("MY_KEY", "TEAM_TOKEN"), "n": ("OPENAI_API_KEY",)}
@@ -96,7 +95,7 @@ memory: {embeddings: vectors}
 """
 
 
-@pytest.mark.sets(1)
+@pytest.mark.sets(0)
 @pytest.mark.parametrize("status", [200, 401])
 def test_no_key_of_tiers_and_embeddings_is_left_anywhere(cli: Cli, script: Script, status: int) -> None:
     """Rules out keys in memories, in what is recalled, in turn logs, in recorded routes and personas, and in notes

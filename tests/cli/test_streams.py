@@ -183,7 +183,7 @@ def collect(started: dict[str, Started]) -> dict[str, tuple[int | None, str, str
 
 
 NEEDED = ("show", "run --json")
-CHOSEN = [name for number, name in enumerate(COMMANDS) if IS_FULL or number % 4 == 0 or name in NEEDED]
+CHOSEN = [name for number, name in enumerate(COMMANDS) if IS_FULL or number % 8 == 0 or name in NEEDED]
 """The commands that are started: all of them in the long form."""
 
 
@@ -198,6 +198,7 @@ CLOSED = (
 )
 
 
+@pytest.mark.sets(0)
 def test_standard_output_is_closed(place: tuple[Cli, str]) -> None:
     cli, url = place
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -307,7 +308,7 @@ main()
 RUN = "run hi -m m --base-url http://127.0.0.1:9/v1 -t files"
 
 
-@pytest.mark.sets(4)
+@pytest.mark.sets(2)
 @pytest.mark.parametrize(
     ("given", "modules"),
     [

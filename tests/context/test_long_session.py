@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from benchmarks.common import serving
 from benchmarks.context import WINDOW, live
 
@@ -10,6 +11,7 @@ from treadle import Policy
 TURNS = 1_000 if os.environ.get("TREADLE_FULL") else 60
 
 
+@pytest.mark.sets(0)
 async def test_facts_of_the_first_turns_are_known_at_the_end():
     """persona.md 1.7 and 3: summaries of summaries lost facts, and the summary was the first thing dropped."""
     with serving("benchmarks.context_server", str(WINDOW)) as base_url:

@@ -1126,6 +1126,7 @@ async def test_messages_of_many_processes_get_one_number_each(reopen: Callable[[
         journal.close()
 
 
+@pytest.mark.sets(0)
 async def test_many_messages(journal: Journal) -> None:
     count = 10_000 if IS_FULL else 500
     writer = journal.create("r")

@@ -85,7 +85,6 @@ def in_three_places(content: bytes, chance: random.Random) -> bytes:
     return content
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize(
     ("start", "edit", "most"),
     [

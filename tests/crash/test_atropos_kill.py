@@ -181,6 +181,7 @@ class RolloutWorld(World):
         self.database.remove()
 
 
+@pytest.mark.sets(0)
 def test_real_rollouts_reach_the_trainer_once(tmp_path: Path) -> None:
     """The short form has 3 kills, the full form 200. All rollouts have the engine's ids and log probabilities."""
     kills = 200 if IS_FULL else 3

@@ -22,7 +22,7 @@ from tests.cli.command import Cli
 from tests.conftest import IS_FULL
 from tests.crash.generation import WINDOW, Dataset, Server, count_completions
 
-SAMPLES, SECONDS = (24, 1.5) if IS_FULL else (12, 1.0)
+SAMPLES, SECONDS = (24, 1.5) if IS_FULL else (8, 1.0)
 """The samples of a generation, and about how long it takes; the interruptions are spread over it."""
 FEW_SAMPLES = 5
 """The samples of a generation that is not stopped at a random time."""
@@ -67,7 +67,7 @@ def interrupt(dataset: Dataset, seconds: float, signals: list[int]) -> int:
 def test_killed_at_random_times(number: int, tmp_path: Path, topics: Any) -> None:
     """DeepFabric lost all finished rows in a crash, because it wrote them only at the end."""
     draw = random.Random(number)
-    kills = 8 if IS_FULL else 4
+    kills = 8 if IS_FULL else 3
     with Server() as server:
         dataset = Dataset(tmp_path, server.url, SAMPLES, Cli(tmp_path).env)
         for _ in range(kills):
@@ -79,6 +79,7 @@ def test_killed_at_random_times(number: int, tmp_path: Path, topics: Any) -> Non
         assert 0 <= lost <= kills * WINDOW, "answers were paid for that are not in the journal"
 
 
+@pytest.mark.sets(0)
 @pytest.mark.parametrize("number", range(25 if IS_FULL else 1))
 def test_interrupted_at_random_times(number: int, tmp_path: Path, topics: Any) -> None:
     """Ctrl-C once finishes what is in flight, so no answer is lost; twice stops at once."""
@@ -121,6 +122,7 @@ def test_the_disk_is_full(dataset: Dataset) -> None:
     dataset.finish()
 
 
+@pytest.mark.sets(0)
 def test_the_folder_cannot_be_written(dataset: Dataset) -> None:
     dataset.path.mkdir()
     dataset.path.chmod(0o555)
@@ -163,9 +165,14 @@ def test_two_processes_do_not_work_in_one_folder(dataset: Dataset) -> None:
     dataset.check()
 
 
-def test_a_changed_configuration_is_refused(dataset: Dataset) -> None:
+def test_a_changed_configuration_is_refused(dataset: Dataset, server: Server) -> None:
     """DeepFabric only warned, and mixed the rows of two configurations."""
-    interrupt(dataset, SECONDS, [signal.SIGINT])
+    process, answered = dataset.start(), server.answered.total()
+    while server.answered.total() == answered:
+        assert process.poll() is None, dataset.error
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    process.wait(120)
     config = dataset.folder / "config.yaml"
     before = config.read_text()
     config.write_text(before.replace("seed: 7", "seed: 8"))

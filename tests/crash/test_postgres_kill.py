@@ -52,6 +52,7 @@ def note(text: str) -> e.Rewarded:
     return e.Rewarded(at=1.0, reward=0.0, name="note", detail=text)
 
 
+@pytest.mark.sets(0)
 async def test_nothing_acknowledged_is_lost_over_many_kills_of_the_server(server: Server) -> None:
     """Runs append without a pause. Each event is kept once, or its writer reports an error."""
     url = server.make_database()

@@ -31,6 +31,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.sets(0)
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it needs Linux")
 def test_a_killed_rollout_of_a_program_goes_on(tmp_path: Path) -> None:
     pids, gate, out = tmp_path / "pids", tmp_path / "gate", tmp_path / "out"

@@ -124,6 +124,7 @@ def test_killed_at_random_times(number: int, tmp_path: Path) -> None:
         assert 0 <= lost <= kills * WINDOW, "answers were sampled that are not in the journal"
 
 
+@pytest.mark.sets(0)
 def test_interrupted_once_and_twice(tmp_path: Path) -> None:
     """Ctrl-C once finishes what is in flight, so no answer is lost; twice stops at once."""
     with Server(0.03) as server:

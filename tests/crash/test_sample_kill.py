@@ -41,6 +41,7 @@ def finish(path: Path, expected: str, total: int) -> None:
     assert paid(path) - paid_before == total - had
 
 
+@pytest.mark.sets(0)
 def test_a_killed_sample_is_continued(tmp_path: Path) -> None:
     """The short form tests every ninth boundary; the full form tests every one."""
     dry = tmp_path / "dry.db"
@@ -55,7 +56,6 @@ def test_a_killed_sample_is_continued(tmp_path: Path) -> None:
         finish(path, expected, total)
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("first", [12, 40, 70])
 def test_a_sample_is_killed_again_while_it_is_continued(first: int, tmp_path: Path) -> None:
     dry = tmp_path / "dry.db"

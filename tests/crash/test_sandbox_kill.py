@@ -76,7 +76,6 @@ def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool, has_lay
     return home
 
 
-@pytest.mark.sets(2)
 @pytest.mark.parametrize(
     ("is_isolated", "has_layers"),
     [(True, False), (False, False), (True, True)],

@@ -83,6 +83,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sets(0)
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize(("level", "error"), [("process", "ENOSPC"), ("power", "EIO")])
 def test_each_write_of_the_log_fails_once(tmp_path: Path, level: str, error: str) -> None:

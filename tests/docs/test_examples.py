@@ -86,7 +86,7 @@ def server() -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.sets(100)
+@pytest.mark.sets(15)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run(page: Path, server: str, tmp_path: Path) -> None:
     if page.name not in ("README.md", "index.md"):  # which a newcomer reads in an empty folder

@@ -92,6 +92,7 @@ def runs(made: dict[int, Evaluated]) -> dict[str, tuple[dict[str, float], Run[An
     return found
 
 
+@pytest.mark.sets(0)
 def test_deepfabrics_definition_gives_what_deepfabric_says(runs: Any) -> None:
     for case in CASES:
         scores, _ = runs[case["why"]]

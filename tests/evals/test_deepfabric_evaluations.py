@@ -188,7 +188,6 @@ def test_mistakes_are_told_with_their_line(tmp_path, more, text):
         read(tmp_path, yaml.safe_dump({"dataset_path": "x.jsonl", **more}), {"models": ["mock:echo"]})
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("wrong", ["text", 3, True, [], {}, [3], {"a": [None]}, -1.5, [{"a": 1}], None])
 def test_values_of_a_wrong_type_are_mistakes_and_no_tracebacks(tmp_path, wrong):
     """Try a value in the place of each key and of each section."""

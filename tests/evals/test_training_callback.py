@@ -90,6 +90,7 @@ def check(tmp_path, callback, trainer, steps):
     assert sample.details.score == 1
 
 
+@pytest.mark.sets(0)
 def test_a_trainer_of_transformers_evaluates_at_steps_and_keeps_the_best(tmp_path, parts):
     datasets = pytest.importorskip("datasets")
     model, tokenizer, rows = parts
@@ -129,6 +130,7 @@ def test_a_trainer_of_transformers_evaluates_at_steps_and_keeps_the_best(tmp_pat
     assert (tmp_path / "evaluations" / "step-10.2").is_dir()
 
 
+@pytest.mark.sets(0)
 def test_a_trainer_of_trl_chooses_its_best_checkpoint_by_the_score(tmp_path, parts):
     datasets = pytest.importorskip("datasets")
     trl = pytest.importorskip("trl")

@@ -121,7 +121,7 @@ def test_a_format_loses_only_what_it_says(name: str, row: Row) -> None:
     assert losses <= set(FORMATS.load(name).losses) - {Loss.REASONING}
 
 
-@pytest.mark.sets(6)
+@pytest.mark.sets(2)
 @pytest.mark.parametrize("names", [*itertools.permutations(WHOLE, 2)])
 @settings(max_examples=100 if FULL else 5, suppress_health_check=SLOW)
 @given(row=rows())

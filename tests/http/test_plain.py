@@ -317,7 +317,6 @@ async def test_bytes_that_nobody_asked_for_are_no_answer(unasked):
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.sets(1)
 @WAYS
 async def test_a_bomb_is_refused(ask):
     bomb = gzip.compress(bytes(80_000_000))

@@ -221,7 +221,6 @@ async def test_headers_that_change_are_sent_as_they_are_now(make):
     assert [request.headers["authorization"] for request in server.requests] == ["one", "two"]
 
 
-@pytest.mark.sets(1)
 @TRANSPORTS
 async def test_a_large_request_is_sent_whole(make):
     body = os.urandom(30_000_000)
@@ -305,7 +304,6 @@ async def test_chunks_arrive_before_the_stream_ends(make):
         await asyncio.wait_for(server.gone.wait(), 5)
 
 
-@pytest.mark.sets(1)
 @TRANSPORTS
 async def test_an_answer_past_the_limit_is_refused(make):
     async with serve([Reply(bytes(64 * 1024 * 1024 + 1))]) as server:

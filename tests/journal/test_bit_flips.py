@@ -24,7 +24,7 @@ from treadle.models import call
 from treadle.tools.context import ToolContext
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-FLIPS = 5000 if IS_FULL else 60
+FLIPS = 5000 if IS_FULL else 30
 PAGE = 4096
 GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))
 

@@ -40,6 +40,7 @@ def query(path: Path, sql: str, *values: Any) -> Any:
 PACKED = "SELECT count(*) FROM frames WHERE substr(body, 1, 1) = x'01'"
 
 
+@pytest.mark.sets(0)
 async def test_packed_runs_are_those_that_were_written_and_take_a_third(tmp_path: Path) -> None:
     path, plain = tmp_path / "packed.db", tmp_path / "plain.db"
     with open_journal(plain) as journal:

@@ -24,7 +24,7 @@ def agent_of(name: str, answers: list[Any], journal: Any) -> tuple[Agent[Any], S
     return Agent(model, tools=TOOLS, instructions="Be brief.", journal=journal), server
 
 
-@pytest.mark.sets(30)
+@pytest.mark.sets(10)
 @pytest.mark.parametrize(("before", "after"), PAIRS)
 async def test_a_session_goes_on_with_another_provider(before: str, after: str) -> None:
     is_streamed = bool(PAIRS.index((before, after)) % 2)
@@ -63,7 +63,7 @@ async def test_a_session_goes_on_with_another_provider(before: str, after: str) 
         assert run.output == "Back.", (run.error, server.refusals)
 
 
-@pytest.mark.sets(30)
+@pytest.mark.sets(10)
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 async def test_a_fallback_goes_on_in_the_middle_of_a_turn(first: str, second: str) -> None:
     down = HttpResponse(PROVIDERS[first].wire.error(503, "down"), 503)

@@ -150,7 +150,7 @@ class Steps:
                 assert body.tokens_after < body.tokens_before
 
 
-@pytest.mark.sets(20)
+@pytest.mark.sets(6)
 @pytest.mark.parametrize(("large", "action", "is_known"), PAIRS)
 async def test_no_session_ends_because_something_is_larger_than_the_window(
     large: str, action: str, is_known: bool, tmp_path: Path

@@ -160,7 +160,6 @@ async def test_an_answer_cut_off_by_its_limit_keeps_what_there_is():
     assert completion.message.tool_calls[0].arguments == '{"city": "Zü'
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 @TRANSPORTS
 async def test_ten_megabytes(make, is_streamed):

@@ -96,7 +96,6 @@ def storm(server, *, seconds=60.0, runs=64, seed=0, latency=0.05, change=None):
     return answered, len(refused) / (answered + len(refused)), refused
 
 
-@pytest.mark.sets(4)
 @pytest.mark.parametrize("header", ["seconds", "date", "none"])
 @pytest.mark.parametrize(("rate", "burst"), [(100, 20), (50, 50), (200, 50), (10, 10)])
 @pytest.mark.parametrize("seed", [1, 2])
@@ -177,7 +176,6 @@ def load(latency, *, fixed=None, runs=64, seconds=60.0, noise=0.3, seed=0):
     return answered / seconds, concurrency.limit
 
 
-@pytest.mark.sets(3)
 @pytest.mark.parametrize("noise", [0.0, 0.3, 0.8])
 @pytest.mark.parametrize(
     ("latency", "low", "high"),

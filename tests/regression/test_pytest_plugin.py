@@ -103,12 +103,14 @@ def test_a_difference_fails_each_way_to_replay(project: pytest.Pytester) -> None
     assert "pytest --treadle-update" in text
 
 
+@pytest.mark.sets(0)
 def test_a_difference_is_accepted(project: pytest.Pytester) -> None:
     change(project, "one sentence", "French")
     run(project, "tests/agent_runs", "--treadle-update").assert_outcomes(passed=1)
     run(project).assert_outcomes(passed=4)
 
 
+@pytest.mark.sets(0)
 def test_a_missing_recording_and_a_broken_one(project: pytest.Pytester) -> None:
     (project.path / "tests/test_agent.py").write_text(
         'def test_it(treadle_run):\n    treadle_run("nobody")\n'
@@ -119,6 +121,7 @@ def test_a_missing_recording_and_a_broken_one(project: pytest.Pytester) -> None:
     found.stdout.fnmatch_lines(["*is no recording: *", "*nobody: there is no recording*"])
 
 
+@pytest.mark.sets(0)
 def test_a_mistake_in_the_configuration_has_no_traceback(project: pytest.Pytester) -> None:
     (project.path / "treadle.toml").write_text('[test]\nignore = ["("]')
     found = run(project, "tests/agent_runs")
@@ -127,6 +130,7 @@ def test_a_mistake_in_the_configuration_has_no_traceback(project: pytest.Pyteste
     found.stdout.no_fnmatch_line("*regression_suite.py*")
 
 
+@pytest.mark.sets(0)
 def test_an_agent_may_be_a_function_that_returns_it(project: pytest.Pytester) -> None:
     (project.path / "tests/test_agent.py").write_text(
         "from agents import clerk\n"

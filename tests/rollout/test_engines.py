@@ -78,6 +78,7 @@ def test_the_grade_says_whether_logprobs_are_the_policys(
     assert progress.other_logprobs == (progress.sampled_tokens if is_policy is False else 0)
 
 
+@pytest.mark.sets(0)
 def test_worker_processes_make_the_rollouts_although_one_is_killed(tmp_path: Path, engine: Engine) -> None:
     killed: list[int] = []
 

@@ -44,7 +44,7 @@ async def run_tasks(
     return runs, load_tokens(agent.journal, *[run.run_id for run in runs])
 
 
-@pytest.mark.sets(10)
+@pytest.mark.sets(4)
 @pytest.mark.parametrize(
     ("endpoint", "variants", "is_streamed"),
     [
@@ -80,7 +80,7 @@ async def test_runs_over_every_endpoint_and_template(tmp_path, endpoint, variant
         assert len({(row.run_id, *row.token_ids_T) for row in graph.trajectories}) == branches
 
 
-@pytest.mark.sets(4)
+@pytest.mark.sets(2)
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
 async def test_failing_and_repeated_requests(tmp_path, endpoint, is_streamed):
@@ -124,7 +124,6 @@ async def test_answers_that_the_engine_aborts_go_on(tmp_path, endpoint):
     recompute(app, graph, "oracle:0.1")
 
 
-@pytest.mark.sets(2)
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
 async def test_groups_of_rollouts(tmp_path, endpoint):
     """The rollouts of a group have seeds of their own, so they differ, and so do their rewards."""
@@ -144,7 +143,7 @@ async def test_groups_of_rollouts(tmp_path, endpoint):
     assert any(group.has_variance for group in groups)
 
 
-@pytest.mark.sets(4)
+@pytest.mark.sets(2)
 @pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
 async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
@@ -246,7 +245,6 @@ def drive() -> None:
     asyncio.run(work())
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS) if IS_FULL else ["vllm_chat", "sglang_generate"])
 async def test_processes_that_are_killed(tmp_path, endpoint):
     """The worker is killed with SIGKILL while it waits for an answer or has just received one, again and again."""

@@ -117,6 +117,7 @@ def test_no_version_is_evaluated_after_a_stop(tmp_path: Path) -> None:
     assert [version for version, _ in told(scores_in(tmp_path))] == ["0"]
 
 
+@pytest.mark.sets(0)
 def test_an_engine_that_reports_its_version_is_evaluated_at_first_and_when_it_changes(tmp_path: Path) -> None:
     school, notices = School(version="7"), list[VersionScored]()
 
@@ -200,7 +201,6 @@ def test_tasks_that_are_trained_on_are_refused(tmp_path: Path) -> None:
         make(tmp_path, School(), held_out={"tasks": ["files:csv_sum-0001", *HELD_OUT]})
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("after", [1, 7, 14, 22])
 def test_no_version_is_evaluated_twice_or_lost_when_the_process_dies(tmp_path: Path, after: int) -> None:
     school = School(version="1")

@@ -70,7 +70,7 @@ def check_marks(graph: TokenGraph, template: Template) -> None:
                 is_open = token == template.start
 
 
-@pytest.mark.sets(6)
+@pytest.mark.sets(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("variants", VARIANTS)
 @pytest.mark.parametrize("renderer", ["hf", "chatml"])

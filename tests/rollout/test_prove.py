@@ -141,6 +141,7 @@ async def test_rollouts_have_the_logprobs_of_a_forward_pass(tmp_path):
     assert len(lengths) > 1
 
 
+@pytest.mark.sets(0)
 def test_the_whole_chain(tmp_path, capsys):
     from prove import MOCK, OURS, RECORDED, main
 

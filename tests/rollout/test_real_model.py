@@ -13,7 +13,6 @@ TOLERANCE = 1e-4
 pytestmark = pytest.mark.xdist_group("training")
 
 
-@pytest.mark.sets(2)
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
 async def test_a_forward_pass_over_a_row_gives_the_logprobs_of_its_tokens(tmp_path, endpoint):
     """Several turns with answers that end by themselves or are cut off, which are random ids and often no text."""

@@ -396,6 +396,7 @@ def test_the_synchronous_form_yields_the_same(tmp_path: Path) -> None:
     assert len(list(make(tmp_path).groups_sync())) == 3
 
 
+@pytest.mark.sets(0)
 def test_a_curriculum_prefers_tasks_near_the_target(tmp_path: Path) -> None:
     tasks = ["files:csv_sum-0001", "files:todo_count-0001"]
     school = School()

@@ -262,7 +262,6 @@ CASES = [
 ]
 
 
-@pytest.mark.sets(3)
 @pytest.mark.parametrize(("work", "way"), CASES)
 async def test_cancelling_at_any_turn_leaves_everything_in_order(
     work: Callable[[World], Awaitable[None]], way: str

@@ -345,6 +345,7 @@ def test_an_image_whose_unpacking_was_killed_is_unpacked_again(
     assert not left.exists()
 
 
+@pytest.mark.sets(0)
 def test_images_that_nothing_uses_are_removed(
     image: str, image_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -484,6 +485,7 @@ def import_image(links: Mapping[str, str], devices: Sequence[str], place: Path) 
     return f"sha256:{made.stdout.split()[-1].removeprefix('sha256:')}"
 
 
+@pytest.mark.sets(0)
 async def test_images_with_links_and_devices(image_folder: Path, tmp_path: Path) -> None:
     target = open_to_all(tmp_path)
     links = {

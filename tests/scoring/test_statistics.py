@@ -225,6 +225,7 @@ def test_the_interval_of_a_difference_stays_within_what_scores_allow() -> None:
     assert points.high > 10
 
 
+@pytest.mark.sets(0)
 def test_equal_models_rarely_differ() -> None:
     draw, wrong = random.Random(8), 0
     for _ in range(200):
@@ -250,6 +251,7 @@ def test_agreement_with_labels() -> None:
     assert alike.kappa is None
 
 
+@pytest.mark.sets(0)
 def test_needed_tasks_show_the_difference_in_four_of_five_evaluations() -> None:
     draw, deviation, difference = random.Random(2), 0.4, 0.15
     needed = find_needed_tasks(difference, deviation**2)

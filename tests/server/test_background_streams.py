@@ -153,6 +153,7 @@ async def test_a_follower_is_let_go_when_the_server_stops(
     assert is_late or len(data) > 1
 
 
+@pytest.mark.sets(0)
 async def test_uploads_and_attached_files_survive_kills(killed: Killed) -> None:
     """Every upload and every attached file that was acknowledged is there and read in the end."""
     draw, kills = random.Random(3), 20 if IS_FULL else 3

@@ -200,7 +200,7 @@ async def relaying(
             yield url, strict
 
 
-@pytest.mark.sets(14)
+@pytest.mark.sets(6)
 @pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize("name", UPSTREAM)
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -265,7 +265,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sets(8)
+@pytest.mark.sets(4)
 @pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize("name", UPSTREAM)
 async def test_what_a_client_asks_for_reaches_the_provider_or_is_refused_by_name(
@@ -312,7 +312,7 @@ def provider_tools(name: str, body: Any) -> Any:
     return PROVIDERS[name].wire.tools(body)
 
 
-@pytest.mark.sets(6)
+@pytest.mark.sets(3)
 @pytest.mark.parametrize("name", UPSTREAM)
 @pytest.mark.parametrize("role", ["system", "developer"])
 async def test_instructions_in_the_middle_reach_each_provider(
@@ -350,7 +350,7 @@ SENT: dict[str, Any] = {
 }
 
 
-@pytest.mark.sets(8)
+@pytest.mark.sets(4)
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("name", [it for it in UPSTREAM if it not in ("gemini 2", "deepseek")])
 async def test_the_form_of_an_answer_reaches_each_provider_or_is_refused_by_name(
@@ -378,7 +378,7 @@ EFFORT: dict[str, Any] = {
 }
 
 
-@pytest.mark.sets(6)
+@pytest.mark.sets(3)
 @pytest.mark.parametrize("has_form", [True, False])
 @pytest.mark.parametrize("name", ["anthropic", "openai_responses", "vllm", "ollama"])
 async def test_the_effort_reaches_each_provider_beside_the_form(

@@ -277,7 +277,6 @@ async def test_a_key_belongs_to_its_owner(tmp_path: Path, journal: Journal) -> N
         assert len(journal.runs()) == 2
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize(
     ("path", "more"),
     [

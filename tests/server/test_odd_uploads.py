@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI
+from tests.conftest import IS_FULL
 from tests.server.test_access import CONFIG, request, send, status_of
 from tests.server.test_files import attach, upload
 from tests.server.test_responses import client, config, journal, serving
@@ -74,7 +75,7 @@ async def test_odd_bodies_are_refused(client: AsyncOpenAI) -> None:
     seen = set()
     for path, fields in FIELDS.items():
         for name in fields:
-            for value in ODD:
+            for value in ODD if IS_FULL else ODD[:: len(ODD) // 4]:
                 good = {field: GOOD[field] for field in fields if field in GOOD and field != name}
                 status, answer = await post(url, fill(path), fill(json.dumps({**good, name: value})))
                 assert status in (200, 400, 404), (path, name, value, answer)

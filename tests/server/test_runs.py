@@ -220,7 +220,7 @@ def killed(tmp_path: Path) -> Any:
 async def test_what_was_acknowledged_survives_kills(killed: Killed, tmp_path: Path) -> None:
     """Whatever happens to the server, each background response whose id a client has got is answered, and a client
     that follows it gets each event once, in order."""
-    draw, kills = random.Random(7), 100 if IS_FULL else 3
+    draw, kills = random.Random(7), 100 if IS_FULL else 2
     asked = "call nap {}\nthen\ncall nap {}\nthen\nsay done"
     acknowledged: list[str] = []
     followed: dict[str, list[ResponseStreamEvent]] = {}

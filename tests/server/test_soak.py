@@ -27,7 +27,7 @@ from tests.server.test_runs import SERVED, Killed, killed
 
 __all__ = ["killed"]
 
-SECONDS = float(os.environ.get("TREADLE_SOAK_SECONDS", "3600" if IS_FULL else "3"))
+SECONDS = float(os.environ.get("TREADLE_SOAK_SECONDS", "3600" if IS_FULL else "1"))
 USERS = 24
 PAUSE_SECONDS = 0.3
 GROWTH_BYTES = 40_000_000

@@ -41,6 +41,7 @@ def test_tasks_are_what_they_were():
     assert digest_of_first(3) == DIGEST
 
 
+@pytest.mark.sets(0)
 def test_a_task_does_not_depend_on_the_process():
     code = (
         "from treadle.tasks import load_task; import hashlib\n"

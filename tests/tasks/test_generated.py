@@ -99,6 +99,7 @@ def test_a_prompt_tells_its_template(name):
         assert fitting == {template.name}, task.input
 
 
+@pytest.mark.sets(0)
 @pytest.mark.parametrize("name", SETS)
 def test_every_wording_is_used_and_tasks_differ(name):
     found = get(name)

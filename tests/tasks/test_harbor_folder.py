@@ -308,7 +308,7 @@ RUN echo "<<EOF" $((1<<2)) > /app/shift
 
 
 @pytest.mark.parametrize("name", EFFECTS)
-@pytest.mark.sets(len(EFFECTS))
+@pytest.mark.sets(8)
 async def test_what_a_folder_of_harbor_says_has_its_effect(tmp_path: Path, name: str) -> None:
     reference = write(tmp_path, HARBOR, EFFECTS[name])
     made = await solve(reference)

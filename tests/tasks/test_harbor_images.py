@@ -38,6 +38,7 @@ def write_task(place: Path, docker: str, solution: str, test: str, settings: str
     )
 
 
+@pytest.mark.sets(0)
 def test_a_pattern_builds_only_the_images_of_its_tasks(image_folder: Path, tmp_path: Path) -> None:
     for name in ("good", "other"):
         write_task(tmp_path / name, f"RUN mkdir /opt && echo {name} > /opt/name\nWORKDIR /app\n", "", "true")
@@ -160,7 +161,10 @@ def test_the_limits_of_a_task(tasks: str) -> None:
     assert "Changes of files are kept" in shell.spec.description
 
 
+@pytest.mark.sets(0)
 def test_what_an_image_cannot_help(tasks: str, tmp_path: Path, caplog, monkeypatch) -> None:
+    load_task(f"{tasks}:run")  # its image is that of the tasks here
+    caplog.clear()
     for name in ("good", "pip", "gpu", "compose"):
         shutil.copytree(f"{tasks.partition(':')[2]}/run", tmp_path / name)
     write(tmp_path / "pip", tests__test_dot_sh="pip install no-such-package\n")

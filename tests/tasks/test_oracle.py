@@ -58,6 +58,7 @@ async def test_a_mistake_is_told_apart_and_put_right(play):
     assert any(kind.startswith("there is no file") for kind in kinds)
 
 
+@pytest.mark.sets(0)
 async def test_mistakes_come_at_the_rate(play):
     def steps_of(messages):
         return sum(message.role is Role.ASSISTANT for message in messages)

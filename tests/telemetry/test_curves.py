@@ -75,6 +75,7 @@ for item in SQLiteStorage.get_logs("proved", "first-run"):
     assert sorted(lines) == sorted([str(sorted({"step": step, **values}.items())) for step, values in POINTS])
 
 
+@pytest.mark.sets(0)
 def test_trackio_leaves_the_run_of_the_trainer_open(tmp_path):
     pytest.importorskip("trackio")
     code = """
@@ -91,6 +92,7 @@ print(len(SQLiteStorage.get_logs("proved", "of-the-trainer")), len(SQLiteStorage
     assert run_apart(code, tmp_path, TRACKIO_DIR=str(tmp_path)).stdout.splitlines()[-1] == "1 1"
 
 
+@pytest.mark.sets(0)
 def test_wandb_has_the_points_in_its_offline_run(tmp_path):
     pytest.importorskip("wandb")
     there = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
@@ -116,6 +118,7 @@ while at + 7 <= len(data):
     assert lines == [str(sorted({"step": float(step), **values}.items())) for step, values in POINTS]
 
 
+@pytest.mark.sets(0)
 def test_wandb_that_is_not_logged_in_says_what_to_do(tmp_path):
     pytest.importorskip("wandb")
     code = """

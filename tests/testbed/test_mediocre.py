@@ -76,7 +76,6 @@ async def converse(options, split, tmp_path):
     return found
 
 
-@pytest.mark.sets(2)
 @pytest.mark.parametrize("split", TEXTS)
 async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     kinds = Counter()
@@ -95,7 +94,6 @@ async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     assert set(kinds) <= set(FIGURES["kinds"])
 
 
-@pytest.mark.sets(2)
 @pytest.mark.parametrize("split", TEXTS[1:])
 async def test_an_honest_model_says_nothing_untrue(split, tmp_path):
     sorts = Counter(
@@ -399,6 +397,7 @@ async def test_a_search_that_finds_nothing_is_told_as_such():
     assert "no matches" in run.state.transcript[-1].content
 
 
+@pytest.mark.sets(0)
 def test_the_splits_share_no_sentence():
     """A hand that has seen no other split writes a few of the plainest sentences again. They were not mended, so
     that what they measured stays what it was."""

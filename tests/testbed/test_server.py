@@ -42,7 +42,6 @@ def parts_of(messages) -> list[tuple]:
     return [(m.role, m.content, m.tool_calls, m.call_id, m.reasoning) for m in messages]
 
 
-@pytest.mark.sets(2)
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 async def test_does_the_same_as_in_the_process(start, is_streamed, rate):

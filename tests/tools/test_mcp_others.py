@@ -27,6 +27,7 @@ async def run(tools: Any, *steps: Any) -> tuple[Any, list[str]]:
     return (journal, run.run_id), [message.content for message in run.messages if message.role is Role.TOOL]
 
 
+@pytest.mark.sets(0)
 async def test_the_time_server_of_pypi() -> None:
     arguments = {"time": "12:00", "source_timezone": "Europe/Oslo", "target_timezone": "Asia/Tokyo"}
     async with MCPServer(sys.executable, args=["-m", "mcp_server_time"]) as server:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import IS_FULL
 from tests.core.histories import History, histories
 
 import treadle
@@ -618,7 +619,7 @@ async def test_a_stream_that_is_left_cancels_its_run() -> None:
 
 many = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=500 if IS_FULL else 20,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 
@@ -632,6 +633,7 @@ def test_every_history_is_read_as_whole_turns(history: History) -> None:
     )
 
 
+@pytest.mark.sets(0)
 @many
 @given(histories(), st.data())
 def test_every_part_of_a_history_is_read_as_whole_turns(history: History, data: st.DataObject) -> None:

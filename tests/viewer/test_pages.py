@@ -105,7 +105,6 @@ PLACES = [
 
 
 @pytest.mark.parametrize("is_dark", [False, True])
-@pytest.mark.sets(99)
 def test_pages_have_no_barriers(browser: Chromium, served: ServedJournal, is_dark: bool) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not installed; `make viewer` installs it")

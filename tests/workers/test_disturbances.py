@@ -61,6 +61,7 @@ async def test_what_a_tool_prints_and_reads_does_not_disturb_its_worker(
     assert workers.status().restarts == 0
 
 
+@pytest.mark.sets(0)
 async def test_a_runner_whose_workers_could_not_start_tries_again_with_the_next_run(
     workers: Workers, journal: Journal, tmp_path: Path
 ) -> None:

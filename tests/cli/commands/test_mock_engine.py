@@ -9,7 +9,6 @@ from treadle import open_journal
 from treadle.trajectory.tokens import TokenGrade, load_tokens
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_an_agent_runs_on_the_mock_of_an_engine(tmp_path, engine):
     options = ("--served-model", "oracle+strip_thinking", "--tokenizer-folder", "tokenizer")

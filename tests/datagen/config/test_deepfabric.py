@@ -437,7 +437,6 @@ def test_notes_about_results_come_before_those_about_names(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", [True, 1, "x", [1], {"a": 1}, [{"a": [1]}], None], ids=repr)
-@pytest.mark.sets(1)
 def test_values_of_a_wrong_type_are_mistakes_and_no_tracebacks(tmp_path: Path, wrong: Any) -> None:
     """Try a value in the place of each key and of each section."""
     known = {*known_keys(_KEYS), "generation.tools.components.builtin", "generation.tools.components.github"}

@@ -96,7 +96,6 @@ def test_without_a_licence_nothing_is_sent_and_none_is_chosen(cli: Cli, hub: Hub
     assert b"My own card." in hub.repositories["me/shop-tools"]["README.md"]
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize(
     ("status", "said"),
     [(401, "does not accept the token"), (403, "may not write to 'me/shop-tools'"), (400, "failed: ")],

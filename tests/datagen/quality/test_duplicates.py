@@ -32,6 +32,7 @@ def index(path: Path | str = ":memory:", **settings: float) -> DuplicateIndex:
     return DuplicateIndex(connection, DuplicateSettings.model_validate(settings))
 
 
+@pytest.mark.sets(0)
 @pytest.mark.parametrize("variant", ["usual", "shuffled"])
 def test_planted_paraphrases_are_found_and_little_else(variant: str, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)

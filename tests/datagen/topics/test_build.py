@@ -356,6 +356,7 @@ async def test_the_window_is_kept() -> None:
     assert most == 6
 
 
+@pytest.mark.sets(0)
 async def test_thousands_of_topics_need_one_run_for_each_branch() -> None:
     model = Writer(keeps_requests=False)
     graph = await build(model, degree=17, depth=3, window=64)

@@ -167,6 +167,7 @@ async def test_files_and_stores_expire(tmp_path: Path) -> None:
         assert journal.resources.content(file) is None
 
 
+@pytest.mark.sets(0)
 async def test_a_store_of_many_files(tmp_path: Path) -> None:
     count = 10_000 if IS_FULL else 400
     with open_journal(tmp_path / "runs.db") as journal:

@@ -61,7 +61,7 @@ class TokenProvider(Provider):
 PROVIDER = TokenProvider("vllm:m", "completions", lambda _: None, thoughts=None, writes_calls=True)
 
 
-@pytest.mark.sets(100)
+@pytest.mark.sets(20)
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name not in OTHERS])
 async def test_every_operation_with_token_ids(operation: str, is_streamed: bool) -> None:

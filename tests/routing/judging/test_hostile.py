@@ -24,6 +24,7 @@ def test_a_long_text_is_judged(piece: str) -> None:
     find_refusal(text, tools=TOOLS)
 
 
+@pytest.mark.sets(0)
 def test_random_mixtures_are_judged() -> None:
     rng = random.Random(5)
     for _ in range(150):

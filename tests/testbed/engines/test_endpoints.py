@@ -156,7 +156,6 @@ def test_mistakes_depend_on_the_seed_and_cut_answers_say_so(kind):
     check_log(app)
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("rate", [0.5, 1.0])
 @pytest.mark.parametrize("kind", list(EngineKind))
 def test_the_same_prompt_is_not_aborted_for_ever_without_an_id(kind, rate):

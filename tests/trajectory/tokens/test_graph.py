@@ -434,7 +434,6 @@ def _seconds(steps: int, *, drifts: bool) -> float:
     return time.process_time() - begin
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("drifts", [False, True])
 def test_a_run_of_a_thousand_steps_is_read(drifts: bool) -> None:
     _seconds(1_000, drifts=drifts)
