@@ -233,7 +233,10 @@ assert "Usage: treadle" in out.getvalue()"""
         ("import treadle.cli", "pydantic jsonschema_rs pyreqwest sqlite3"),
         (HELP.replace("WORDS", "['--help']"), "pydantic msgspec asyncio treadle.core treadle.agent"),
         (HELP.replace("WORDS", "['run', '--help']"), "pydantic sqlite3 asyncio treadle.agent treadle.models"),
-        (HELP.replace("WORDS", "['approve', '--help']"), "pydantic treadle.agent.agent treadle.cli.jobs.driving"),
+        (
+            HELP.replace("WORDS", "['approve', '--help']"),
+            "pydantic treadle.agent.agent treadle.cli.jobs.driving",
+        ),
         ("import treadle.cli.commands.memories", "pydantic treadle.knowledge.personas treadle.models.config"),
         ("import treadle.datagen.dataset.entries", "treadle.datagen.config.generation_config"),
         ("import treadle.knowledge.files.guarded_reading", "pydantic jsonschema_rs pyreqwest sqlite3"),
