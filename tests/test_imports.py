@@ -221,7 +221,7 @@ with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(Syste
 assert "Usage: treadle" in out.getvalue()"""
 
 
-@pytest.mark.sets(6)
+@pytest.mark.sets(9)
 @pytest.mark.parametrize(
     ("command", "absent"),
     [
@@ -233,6 +233,12 @@ assert "Usage: treadle" in out.getvalue()"""
         ("import treadle.cli", "pydantic jsonschema_rs pyreqwest sqlite3"),
         (HELP.replace("WORDS", "['--help']"), "pydantic msgspec asyncio treadle.core treadle.agent"),
         (HELP.replace("WORDS", "['run', '--help']"), "pydantic sqlite3 asyncio treadle.agent treadle.models"),
+        (
+            HELP.replace("WORDS", "['approve', '--help']"),
+            "pydantic treadle.agent.agent treadle.cli.jobs.driving",
+        ),
+        ("import treadle.cli.commands.memories", "pydantic treadle.knowledge.personas treadle.models.config"),
+        ("import treadle.datagen.dataset.entries", "treadle.datagen.config.generation_config"),
         ("import treadle.knowledge.files.guarded_reading", "pydantic jsonschema_rs pyreqwest sqlite3"),
     ],
 )

@@ -39,6 +39,10 @@ generate --schema                          | no such option: --schema; write: tr
 rollout --schema                           | no such option: --schema; write: treadle schema rol | 2
 completion bsh                             | 'bsh' is not one of 'bash', 'zsh'                  | 2
 --nothere                                  | no such option: --nothere                          | 2
+--model m run hi                           | --model; options of a command stand after its name | 2
+memory --user u list                       | --user; options of a command stand after its name  | 2
+eval job.toml                              | cannot read 'job.toml': write YAML or JSON, not TOML | 2
+memory --hlp                               | no such option: --hlp; did you mean '--help'?       | 2
 # Missing, surplus and conflicting words
 run                                        | there is nothing to do: write `treadle run TEXT`   | 2
 run ''                                     | there is nothing to do                             | 2
@@ -257,6 +261,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli("run", "go", *model, "-t", "once.py", "--approve", "ask", "--run-id", "waits")
     journal = (cli.folder / ".treadle" / "runs.db").read_bytes()
     (cli.folder / "cut.db").write_bytes(journal[:5000])
+    (cli.folder / "job.toml").write_text("[limits]\nmax_samples = 3\n")
     yield cli, server.url
     server.stop()
 

@@ -161,20 +161,33 @@ def test_a_file_of_an_older_treadle_is_not_brought_up_to_date(path: Path) -> Non
 FILL = """
 mount -t tmpfs -o size=300k tmpfs "$1" && cp "$2" "$1/runs.db" && {
     cat /dev/zero >"$1/fill"
+    truncate -s "-$5" "$1/fill"
     "$3" -c "$4" "$1/runs.db"
 }
 """
 HAS_MOUNTS = shutil.which("unshare") is not None and not os.system("unshare -rm true 2>/dev/null")
 
 
+def read_on_full_disk(path: Path, room: str) -> list[str]:
+    """Return the lines that `READ` prints about a copy of a file on a disk that has so much room left."""
+    script = READ[: READ.index("if os")] + READ[READ.index("try:") :]
+    with tempfile.TemporaryDirectory() as disk:
+        words = ["unshare", "-rm", "sh", "-c", FILL, "sh", disk, str(path), sys.executable, script, room]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout, done
+    return done.stdout.splitlines()
+
+
 @pytest.mark.skipif(not HAS_MOUNTS, reason="needs the right to mount a disk of its own")
 def test_it_is_read_on_a_full_disk_and_writing_says_why_not(path: Path) -> None:
     make_run(path, "r")
-    disk = path.parent / "disk"
-    disk.mkdir()
-    script = READ[: READ.index("if os")] + READ[READ.index("try:") :]
-    words = ["unshare", "-rm", "sh", "-c", FILL, "sh", str(disk), str(path), sys.executable, script]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    first, refused = done.stdout.splitlines()
-    assert first == "r completed 6", done
+    first, refused = read_on_full_disk(path, "0")
+    assert first == "r completed 6"
+    assert "is the disk full?" in refused
+
+
+@pytest.mark.skipif(not HAS_MOUNTS, reason="needs the right to mount a disk of its own")
+def test_a_new_file_that_the_disk_has_no_room_for_says_so(path: Path) -> None:
+    """The room is enough for its first page only, and what was left was taken for the file of an older version."""
+    (refused,) = read_on_full_disk(Path(os.devnull), "20K")
     assert "is the disk full?" in refused

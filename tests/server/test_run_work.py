@@ -19,9 +19,10 @@ from tests.server.test_responses import ADD, client, config, journal, serving
 from tests.server.test_runs import SERVED, TOOLS, read_stream
 
 from treadle import Agent, Run
+from treadle.core.errors import LeaseHeldError
 from treadle.core.events import Noted
 from treadle.core.inbox import InboxMessage
-from treadle.journal.memory import MemoryJournal
+from treadle.journal.memory import MemoryJournal, MemoryWriter
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.server.run_host import BegunTurn
@@ -396,6 +397,59 @@ async def test_a_message_that_comes_while_a_turn_ends_is_answered(
                 await client._client.post(f"{client.base_url}runs/{run_id}/turns", json=body)
             found = await ask(client, f"/runs/{run_id}")
             assert (found["output"], found["is_turn_open"]) == ("heard two", False), number
+
+
+class HeldWriter(MemoryWriter):
+    """A writer whose release waits until the lease was refused to somebody, once."""
+
+    _journal: "HeldJournal"
+
+    async def release(self) -> None:
+        if not self._journal.is_releasing.is_set():
+            self._journal.is_releasing.set()
+            async with asyncio.timeout(20):
+                await self._journal.is_refused.wait()
+        await super().release()
+
+
+class HeldJournal(MemoryJournal):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_releasing, self.is_refused = asyncio.Event(), asyncio.Event()
+
+    def create(self, run_id: str) -> HeldWriter:
+        return HeldWriter(self, run_id, is_new=True)
+
+    async def acquire(self, run_id: str) -> MemoryWriter:
+        try:
+            return await super().acquire(run_id)
+        except LeaseHeldError:
+            self.is_refused.set()
+            raise
+
+
+@pytest.mark.parametrize("delivery", ["queue", "steer", "interrupt"])
+@pytest.mark.parametrize("way", ["turns", "inbox"])
+async def test_a_message_that_comes_while_the_lease_is_released_is_answered(
+    way: str, delivery: str, tmp_path: Path
+) -> None:
+    """Its sender was told that the run was driven, but its driver had looked for messages for the last time."""
+
+    def handle(received: Received) -> Reply:
+        return Reply(answer(f"heard {received.json()['messages'][-1]['content']}"))
+
+    journal = HeldJournal()
+    async with relaying(handle, tmp_path, journal) as (client, _), asyncio.timeout(20):
+        run_id = (await post(client, "/runs", model="far", input="one"))["id"]
+        await journal.is_releasing.wait()
+        if way == "turns":
+            await post(client, f"/runs/{run_id}/turns", input="two", delivery=delivery, wait=True)
+        else:
+            said = {"role": "user", "content": "two"}
+            assert (await post(client, f"/runs/{run_id}/inbox", type=delivery, message=said))["is_driven"]
+        while (await ask(client, f"/runs/{run_id}"))["output"] != "heard two":
+            await asyncio.sleep(0.02)
+        assert not (await ask(client, f"/runs/{run_id}"))["is_turn_open"]
 
 
 async def test_a_message_that_comes_while_a_response_is_made_is_answered(

@@ -239,8 +239,11 @@ def _suggest(text: str, error: BaseException, context: Any) -> str:
     from treadle.core.registry import did_you_mean
 
     if (name := getattr(error, "option_name", None)) is not None and "No such option" in text:
-        options = [option for item in context.command.params for option in (*item.opts, *item.secondary_opts)]
+        params = context.command.params
+        options = ["--help", *[option for item in params for option in (*item.opts, *item.secondary_opts)]]
         hint = did_you_mean(name, options, cutoff=0.8)
+        if not hint and hasattr(context.command, "commands"):
+            return f"No such option: {name}; options of a command stand after its name"
         if not hint and "--set" in options:
             hint = _suggest_key(name.lstrip("-"), context.command.name)
             hint = hint or did_you_mean(

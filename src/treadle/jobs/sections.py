@@ -303,7 +303,12 @@ def read_document(path: str | Path | None) -> Document:
     if path is None:
         return Document(OPTIONS, {}, None)
     file = Path(path).expanduser()
-    return parse_document(read_config_file(file), str(file))
+    try:
+        return parse_document(read_config_file(file), str(file))
+    except ConfigError as error:
+        if file.suffix.lower() == ".toml" and file.is_file():
+            raise ConfigError(f"cannot read {str(file)!r}: write YAML or JSON, not TOML") from error
+        raise
 
 
 def read_config_file(file: Path, patience_seconds: float = 5.0) -> bytes:

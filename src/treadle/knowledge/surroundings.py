@@ -18,6 +18,7 @@ from treadle.journal.identity import Trust, read_trust, record_trust
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.named_files import suggest_path
 from treadle.journal.protocol import Clock, Journal
+from treadle.knowledge.memory.protocol import LIBRARY
 from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
 from treadle.knowledge.personas.prompt_sections import BUDGETS, Item, assemble
 from treadle.knowledge.protocol import CompletedTurn, PromptReport
@@ -37,8 +38,6 @@ MemoryLike: TypeAlias = MemorySpec | str | bool | None
 """The settings of a memory, the name of a persona that remembers, or whether the agent has a memory."""
 RECALL_SECONDS = 30.0
 """How long a recall may take before the turn begins without it."""
-LIBRARY = "treadle-documents"
-"""The name of the persona under which the documents of agents without a memory are stored."""
 
 _MAX_COUNTED = 1000
 _HEADING_TOKENS = 50

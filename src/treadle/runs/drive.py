@@ -174,7 +174,7 @@ async def _release(driver: Driver) -> None:
     """Close the tools of a run, release its lease, and take in what came before the release was durable."""
     await driver.leave()
     if driver.mail.is_waiting and driver.bench.journal is not None:
-        await take_in_rest(driver.bench.journal, driver.run_id)
+        await take_in_rest(driver.bench.journal, driver.run_id, driver.state)
 
 
 def make_driver(

@@ -18,7 +18,7 @@ from treadle.core.asking import Answerable, open_questions, read_answer
 from treadle.core.calls import abandon_turn
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError
 from treadle.core.inbox import Enqueue, GiveAnswer, InboxMessage, Interrupt, Steer
-from treadle.core.state import State, Status
+from treadle.core.state import State, Status, advance
 from treadle.core.types import Delivery, Message, Role
 from treadle.journal.deletion import find_callees
 from treadle.journal.protocol import Clock, Journal
@@ -54,13 +54,17 @@ async def take_in_all(journal: Journal, run_id: str) -> dict[int, str]:
     return (await _change(journal, run_id, lambda state: (), time))[1]
 
 
-async def take_in_rest(journal: Journal, run_id: str) -> None:
+async def take_in_rest(journal: Journal, run_id: str, state: State | None = None) -> None:
     """Take in the messages that came while the lease of a run was released, unless somebody drives it again.
 
-    If the store fails, the next driver takes them in.
+    `state` is the state in which the run was released: it becomes the state with those messages. If the store
+    fails, the next driver takes them in.
     """
     with suppress(JournalError):  # whoever holds the lease takes them in
-        await take_in_all(journal, run_id)
+        taken, _ = await _change(journal, run_id, lambda state: (), time)
+        if state is not None:
+            for event in await asyncio.to_thread(journal.read, run_id, state.seq, taken.seq):
+                advance(state, event.body)
 
 
 def child_run_id(run_id: str, call_id: str) -> str:

@@ -236,7 +236,7 @@ class RunHost(GatewayHost):
         """Answer the messages that wait for the next turns of a session, unless somebody drives it."""
         try:
             _, agent = await asyncio.to_thread(self.worker.prepare, run_id)
-            await resume_run(agent, run_id, Given(agent.answer, agent.deps))
+            self._go_on(await resume_run(agent, run_id, Given(agent.answer, agent.deps)))
         except LeaseHeldError:
             pass  # whoever drives it answers them
         except TreadleError as error:

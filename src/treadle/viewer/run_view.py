@@ -17,7 +17,7 @@ from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER, RunFilter, RunInfo
 from treadle.knowledge.memory import open_memory
-from treadle.knowledge.surroundings import LIBRARY
+from treadle.knowledge.memory.protocol import LIBRARY
 from treadle.viewer.bundle import escape_part
 
 _MAX_RELATIVES = 200

@@ -15,6 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.texts.documents import is_yaml_name
 from treadle.journal.registry import open_journal
 from treadle.knowledge.memory.protocol import (
+    LIBRARY,
     REMEMBERED,
     Author,
     Draft,
@@ -23,7 +24,6 @@ from treadle.knowledge.memory.protocol import (
     Outcome,
     Store,
 )
-from treadle.knowledge.surroundings import LIBRARY
 
 if TYPE_CHECKING:
     from treadle.knowledge.memory import Memory

@@ -2,22 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.driving import FollowUp, print_replies, resume_shown, write_answer
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
-from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
 from treadle.cli.options.selection import read_labels
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import find_one, print_json, print_line, print_note, stdout
-from treadle.cli.terminal.terminal_asker import print_question
-from treadle.cli.terminal.view import make_view
 from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
@@ -31,6 +27,9 @@ from treadle.runs.recording import answer_message, send
 from treadle.runs.run import Run
 from treadle.runs.statuses import find_run
 from treadle.tools.protocol import Decision
+
+if TYPE_CHECKING:
+    from treadle.cli.jobs.driving import FollowUp
 
 T = TypeVar("T")
 
@@ -57,6 +56,9 @@ def answer(
         treadle answer last "the second one"
         treadle answer last call_1 --option 2 --resume
     """
+    from treadle.cli.jobs.driving import FollowUp, print_replies, resume_shown, write_answer
+    from treadle.cli.jobs.resumed_agents import ResumedAgents
+
     follow_up = FollowUp(journal, agent)
     with open_existing(journal) as opened:
         run_id = find_run(opened, run)
@@ -118,6 +120,8 @@ def _list_waiting(waiting: Mapping[str, T], show: Callable[[T], None], none: str
 
 def _show_question(question: Question) -> None:
     print_line(question.question_id, "dim")
+    from treadle.cli.terminal.terminal_asker import print_question
+
     print_question(question, stdout())
 
 
@@ -207,6 +211,8 @@ def follow(
         treadle follow last
         treadle follow 0190c3f1 --from-now
     """
+    from treadle.cli.terminal.view import make_view
+
     with open_existing(journal) as opened:
         run_id = find_run(opened, run)
         view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=())
@@ -264,6 +270,9 @@ def approve(
         treadle approve last yes
         treadle approve last call_1 edit '{"to": "b@example.org"}'
     """
+    from treadle.cli.jobs.driving import FollowUp, print_replies, resume_shown
+    from treadle.cli.jobs.resumed_agents import ResumedAgents
+
     follow_up = FollowUp(journal, agent)
     with open_existing(journal) as opened:
         run_id = find_run(opened, run)
@@ -314,7 +323,7 @@ def _decisions(approvals: dict[str, Decision]) -> list[DecideCall]:
     ]
 
 
-def _explain_missing(run: str, call: str, waiting: Mapping[str, ToolCall], follow_up: FollowUp) -> str:
+def _explain_missing(run: str, call: str, waiting: Mapping[str, ToolCall], follow_up: "FollowUp") -> str:
     """Return what to write instead of a command line with the words `run` and `call` alone."""
     if call.lower() in _DECISIONS:
         text = f"several calls wait; say which, or all: {follow_up.write('approve', run, 'all', call)}"

@@ -1,7 +1,7 @@
 """The protocol of filters. A filter checks one finished sample and gives a verdict with a reason."""
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,14 +9,16 @@ from pydantic import BaseModel, ConfigDict
 
 from treadle.core.events import Event
 from treadle.core.types import Json, Usage
-from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
 from treadle.export.rows import Row
 from treadle.journal.protocol import Journal
 from treadle.models.config.described import Described
 from treadle.models.protocol import Model
 from treadle.tools.protocol import ToolLike
-from treadle.workers.protocol import Workers
+
+if TYPE_CHECKING:
+    from treadle.datagen.config.generation_config import GenerationConfig
+    from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
+    from treadle.workers.protocol import Workers
 
 
 class FilterVerdict(Struct, frozen=True, omit_defaults=True):
@@ -50,14 +52,14 @@ class Candidate(Struct, frozen=True, kw_only=True):
     row: Row
     run_id: str
     """The run of the agent's conversation."""
-    spec: SampleSpec
-    scenario: Scenario
-    environment: Environment
+    spec: "SampleSpec"
+    scenario: "Scenario"
+    environment: "Environment"
     events: Sequence[Event]
     """The events of the run."""
     journal: Journal
     """The journal that has the run."""
-    workers: Workers | None = None
+    workers: "Workers | None" = None
     """Where runs of filters are driven; `None`: in this process."""
 
 
@@ -70,7 +72,7 @@ class FilterSettings(Described, BaseModel):
 class Resources(Struct, frozen=True, kw_only=True):
     """The objects that filters can use, besides their settings."""
 
-    config: GenerationConfig
+    config: "GenerationConfig"
     tools: Sequence[ToolLike] | None = None
     """The agent's tools, with which calls are made again; `None`: those that the runs name."""
     judge: Model | None = None
@@ -99,7 +101,7 @@ class Filter(Generic[S]):
         self.resources = resources
 
     @classmethod
-    def is_on(cls, config: GenerationConfig) -> bool:
+    def is_on(cls, config: "GenerationConfig") -> bool:
         """Return whether the filter is used if `quality.filters` does not name it."""
         return False
 
@@ -131,7 +133,7 @@ class BuiltinFilter(Filter[S]):
     """A filter that is used unless `quality.filters` switches it off."""
 
     @classmethod
-    def is_on(cls, config: GenerationConfig) -> bool:
+    def is_on(cls, config: "GenerationConfig") -> bool:
         return True
 
 

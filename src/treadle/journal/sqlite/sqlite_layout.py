@@ -152,7 +152,7 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
     except ERRORS as error:
         db.close()
         if is_refused(error, path):
-            return _connect_to_read(path)
+            return _connect_to_read(path, error)
         raise explain(error, path) from error
     except BaseException:
         db.close()
@@ -160,7 +160,8 @@ def connect(path: Path, level: str) -> sqlite3.Connection:
     return db
 
 
-def _connect_to_read(path: Path) -> sqlite3.Connection:
+def _connect_to_read(path: Path, refusal: Exception) -> sqlite3.Connection:
+    """Connect to a store that cannot be written because of `refusal`. Raises: `JournalError`."""
     try:
         db = connect_to_read(path)
         _refuse_foreign(db, path)
@@ -169,6 +170,8 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
         raise explain(error, path) from error
     if version < len(MIGRATIONS):
         db.close()
+        if not version:  # it is new
+            raise explain(refusal, path) from refusal
         raise JournalError(
             f"{str(path)!r} was written by an older Treadle, and nothing can be written there to bring it up to "
             "date; open a copy of it"

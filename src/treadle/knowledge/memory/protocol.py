@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+LIBRARY = "treadle-documents"
+"""The name of the persona under which the documents of agents without a memory are stored."""
 MAX_CHARS = 20_000
 """The length of the longest memory. Longer texts are documents, which are stored in pieces."""
 

@@ -338,7 +338,7 @@ class ClientTurn:
             await leave(driver, "cancelled" if isinstance(error, asyncio.CancelledError) else None)
             raise
         if driver.mail.is_waiting:
-            await take_in_rest(self._host.journal, driver.run_id)
+            await take_in_rest(self._host.journal, driver.run_id, state)
         else:
             self._renewal = driver.recorder.writer.renewal()
         return state, driver.recorder.kept_events or ()
