@@ -63,13 +63,16 @@ def show(
 
 KEY_CODES = {"Enter": 13, "Escape": 27}
 """The codes of keys that do something in the browser itself."""
+KEY_TEXTS = {"Enter": "\r"}
+"""The texts of keys with a longer name. Without its text, Enter sends no form."""
 
 
 def press(browser: Chromium, *keys: str, has_ctrl: bool = False) -> None:
     for key in keys:
         given = {"key": key, "windowsVirtualKeyCode": KEY_CODES.get(key, 0), "modifiers": 2 * has_ctrl}
+        text = KEY_TEXTS.get(key, key if len(key) == 1 else "")
         for kind in ("keyDown", "keyUp"):
-            browser.send("Input.dispatchKeyEvent", type=kind, text=key if len(key) == 1 else "", **given)
+            browser.send("Input.dispatchKeyEvent", type=kind, text=text, **given)
 
 
 def write(browser: Chromium, selector: str, text: str) -> None:
