@@ -106,7 +106,9 @@ def check_continued(
             f"{str(config.path)!r} has no samples to grade again; make them first, without --rescore"
         )
     begun = None if is_rescored or is_new else ledger.get("settings")
-    if begun and (changes := list(_find_grading_changes(EvaluationConfig.model_validate_json(begun), config))):
+    if begun and (
+        changes := list(_find_grading_changes(EvaluationConfig.model_validate_json(begun), config))
+    ):
         raise ConfigError(
             f"the samples in {str(config.path)!r} were graded with other settings: {'; '.join(map(str, changes))}. "
             "Give the same values, or grade all samples again with --rescore"
