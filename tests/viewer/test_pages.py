@@ -508,7 +508,9 @@ async def test_the_words_of_an_answer_are_shown_as_they_come(
         await asyncio.to_thread(wait, browser, f"{shown}('and the other.')")
     # What was loaded stays, and it is said that nothing new comes.
     await asyncio.to_thread(
-        wait, browser, "document.querySelector('.runhead .bad')?.innerText === 'not connected'"
+        wait,
+        browser,
+        "document.querySelector('.runhead [role=alert]')?.innerText.startsWith('Not connected')",
     )
     assert "and the other." in await asyncio.to_thread(text_of, browser, ".transcript")
     await asyncio.to_thread(browser.evaluate, "location.hash = '#/runs'")

@@ -267,12 +267,13 @@ def test_a_server_that_was_started_again_asks_for_its_new_key(browser: Chromium,
     with serve(tmp_path, str(path)) as url:
         show(browser, f"{url}&/run/{run.run_id}", ".run[data-loaded=true]")
         port = urlsplit(url).port
-    wait(browser, "document.querySelector('.runhead .chip.bad')?.title.includes('does not answer')")
+    wait(browser, "document.querySelector('.runhead [role=alert]')?.innerText.includes('does not answer')")
     with serve(tmp_path, str(path), "--port", str(port)) as url:
         key = "document.querySelector('.runhead input[type=password]')"
         wait(browser, key)
         assert "treadle view" in text_of(browser, ".runhead form")
         write(browser, "#token", url.partition("token=")[2])
-        press(browser, "Enter")
+        click(browser, "Use the key")
+        browser.wait_loaded()
         wait(browser, f"document.querySelector('.run[data-loaded=true]') && !{key}")
-        assert "not connected" not in text_of(browser, ".runhead")
+        assert "Not connected" not in text_of(browser, ".runhead")

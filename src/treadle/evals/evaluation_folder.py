@@ -123,9 +123,9 @@ def check_continued(
 
 def _find_grading_changes(before: EvaluationConfig, after: EvaluationConfig) -> Iterator[Change]:
     """Yield what differs in the settings that the details of a sample follow from."""
-    scorers = [{spec.name: msgspec.to_builtins(spec) for spec in item.scorers()} for item in (before, after)]
-    yield from find_changes(*scorers, key="rewards")
-    yield from find_changes(before.solved_at, after.solved_at, key="solved_at")
+    old, new = [{spec.name: msgspec.to_builtins(spec) for spec in item.scorers()} for item in (before, after)]
+    yield from find_changes(old, new, "rewards")
+    yield from find_changes(before.solved_at, after.solved_at, "solved_at")
 
 
 def is_grading_again(ledger: Ledger) -> bool:
