@@ -108,6 +108,10 @@ class Chromium:
 
     def _load(self, address: str) -> None:
         self.send("Page.navigate", url=address)
+        self.wait_loaded()
+
+    def wait_loaded(self) -> None:
+        """Wait until the page is loaded, also again by what the last command did in it."""
         while self._receive().get("method") != "Page.loadEventFired":
             pass
 

@@ -287,8 +287,23 @@ def test_another_evaluation_in_the_same_folder_is_refused(tmp_path: Path) -> Non
     asyncio.run(evaluate(configure(tmp_path, epochs=1)))
     with pytest.raises(ConfigError, match="epochs was 1 and is now 2"):
         asyncio.run(evaluate(configure(tmp_path, epochs=2)))
-    with pytest.raises(ConfigError, match=r"were graded with other scorers; .* --rescore"):
+    with pytest.raises(
+        ConfigError, match=r"settings: rewards\.check\.weight was 0\.5 .*\. Give .* --rescore"
+    ):
         asyncio.run(evaluate(configure(tmp_path, epochs=1, rewards={"check": 1.0})))
+
+
+def test_what_counts_as_solved_changes_for_all_samples_or_for_none(tmp_path: Path) -> None:
+    """The kinds of failures are stored, and pass@k follows from the configuration."""
+    asyncio.run(evaluate(configure(tmp_path)))
+    with pytest.raises(
+        ConfigError, match=r"other settings: solved_at was 1\.0 and is now 0\.0\. .* --rescore"
+    ):
+        asyncio.run(evaluate(configure(tmp_path, solved_at=0.0)))
+    assert any(sample.details.kind for sample in samples(tmp_path))
+    made = asyncio.run(evaluate(configure(tmp_path, solved_at=0.0), is_rescored=True))
+    assert all(model.pass_at[1].mean == 1 for model in made.results.models)
+    assert not any(sample.details.kind for sample in samples(tmp_path))
 
 
 def test_a_plan_of_which_nothing_was_made_binds_nobody(tmp_path: Path) -> None:

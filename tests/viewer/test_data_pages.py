@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -315,6 +316,25 @@ def test_groups_are_read_in_parts_and_say_why_a_rollout_is_the_best(tmp_path: Pa
             "document.querySelector('.sidehead').innerText.match(/calls are well-formed/g).length === 2"
         )
         screen.check()
+
+
+def test_rollouts_say_that_their_server_is_gone_and_ask_for_its_new_key(
+    tmp_path: Path, screen: Screen
+) -> None:
+    job = ("--task", "files:csv_sum-*", "--group-size", "2", "--groups", "2", "--model", "oracle:0.9")
+    assert Cli(tmp_path)("rollout", *job, "--out", "r").code == 0
+    with serve(tmp_path, "r") as url:
+        screen.open(f"{url}&/groups")
+        screen.wait("document.querySelectorAll('.line').length === 2")
+        port = urlsplit(url).port
+    screen.wait("document.querySelector('[role=alert]')?.innerText.includes('does not answer')")
+    assert screen.run("document.querySelectorAll('.line').length") == 2
+    with serve(tmp_path, "r", "--port", str(port)) as url:
+        screen.wait("document.querySelector('#token')")
+        screen.type("#token", url.partition("token=")[2])
+        screen.run("document.querySelector('.status button').click()")
+        screen.browser.wait_loaded()
+        screen.wait("!document.querySelector('#token') && document.querySelectorAll('.line').length === 2")
 
 
 def test_topics_and_two_datasets_are_shown(tmp_path: Path, screen: Screen) -> None:

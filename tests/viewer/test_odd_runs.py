@@ -373,7 +373,7 @@ async def test_pieces_are_not_doubled_when_a_stream_begins_again(
             await asyncio.to_thread(wait, browser, f"{text} === 'The first half'")
             server.cancel()
             await asyncio.wait([server])
-            lost = "document.querySelector('.runhead .bad')?.innerText === 'not connected'"
+            lost = "document.querySelector('.runhead [role=alert]')?.innerText.startsWith('Not connected')"
             await asyncio.to_thread(wait, browser, lost)
             server = await serve()
             await asyncio.to_thread(wait, browser, f"!({lost})")

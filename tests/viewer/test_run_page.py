@@ -4,6 +4,7 @@ import asyncio
 from asyncio import to_thread
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -13,9 +14,10 @@ from tests.cli.scripted import Scripted
 from tests.server.test_responses import config, journal, serving
 from tests.viewer.conftest import ServedJournal
 from tests.viewer.sample_runs import answer
+from tests.viewer.test_data_pages import serve
 from tests.viewer.test_pages import click, press, show, text_of, wait, write
 
-from treadle import Agent, ScriptedModel, tool
+from treadle import Agent, ScriptedModel, open_journal, tool
 from treadle.core.tokens.token_record import TokenRecord
 from treadle.journal.protocol import Journal
 from treadle.knowledge.memory import Draft, Store, open_memory
@@ -256,3 +258,22 @@ async def test_each_scorer_is_shown_with_its_reason_and_metrics(
     await to_thread(browser.open, await to_thread(browser.evaluate, "location.href"), 390, 900)
     await to_thread(wait, browser, "document.querySelector('.grades')")
     assert await to_thread(browser.evaluate, "document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_server_that_was_started_again_asks_for_its_new_key(browser: Chromium, tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with open_journal(path) as stored:
+        run = asyncio.run(Agent(ScriptedModel(["done"]), journal=stored).run("Do it."))
+    with serve(tmp_path, str(path)) as url:
+        show(browser, f"{url}&/run/{run.run_id}", ".run[data-loaded=true]")
+        port = urlsplit(url).port
+    wait(browser, "document.querySelector('.runhead [role=alert]')?.innerText.includes('does not answer')")
+    with serve(tmp_path, str(path), "--port", str(port)) as url:
+        key = "document.querySelector('.runhead input[type=password]')"
+        wait(browser, key)
+        assert "treadle view" in text_of(browser, ".runhead form")
+        write(browser, "#token", url.partition("token=")[2])
+        click(browser, "Use the key")
+        browser.wait_loaded()
+        wait(browser, f"document.querySelector('.run[data-loaded=true]') && !{key}")
+        assert "Not connected" not in text_of(browser, ".runhead")

@@ -1,6 +1,6 @@
 """The folder of an evaluation: its files, its configuration, and the samples that its ledger has counted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,7 +9,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.types import StopReason
 from treadle.evals.evaluation_config import ROWS, EvaluationConfig, EvaluationSpec
-from treadle.jobs.config_changes import Change
+from treadle.jobs.config_changes import Change, find_changes
 from treadle.jobs.job_folder import JobFolder, StoredJob
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
@@ -94,9 +94,8 @@ def read_stored(path: Path) -> StoredEvaluation:
 
 def check_continued(
     config: EvaluationConfig, ledger: Ledger, journal: Journal, *, is_rescored: bool = False
-) -> list[Change]:
-    """Check that the folder and the journal belong to `config`, record the configuration, and return what it
-    changes for new samples.
+) -> None:
+    """Check that the folder and the journal belong to `config`, and record the configuration.
 
     Raises: `ConfigError` that names the keys that have changed.
     """
@@ -106,20 +105,27 @@ def check_continued(
         raise ConfigError(
             f"{str(config.path)!r} has no samples to grade again; make them first, without --rescore"
         )
-    rewards = msgspec.json.encode([msgspec.to_builtins(spec) for spec in config.scorers()]).decode()
-    if not is_rescored and not is_new and (ledger.get("rewards") or rewards) != rewards:
+    begun = None if is_rescored or is_new else ledger.get("settings")
+    if begun and (
+        changes := list(_find_grading_changes(EvaluationConfig.model_validate_json(begun), config))
+    ):
         raise ConfigError(
-            f"the samples in {str(config.path)!r} were graded with other scorers; give the same ones (--reward), "
-            "or grade all samples again with --rescore"
+            f"the samples in {str(config.path)!r} were graded with other settings: {'; '.join(map(str, changes))}. "
+            "Give the same values, or grade all samples again with --rescore"
         )
-    changes = folder.check_continued(config, ledger, journal)
-    ledger.set("rewards", rewards)
+    folder.check_continued(config, ledger, journal)
     if is_rescored:
         ledger.reopen(ItemStatus.KEPT, is_forgotten=True)
         ledger.set(_RESCORING, "yes")
     # Samples that failed because of the infrastructure are always tried again.
     ledger.reopen(ItemStatus.FAILED, ItemStatus.REJECTED)
-    return changes
+
+
+def _find_grading_changes(before: EvaluationConfig, after: EvaluationConfig) -> Iterator[Change]:
+    """Yield what differs in the settings that the details of a sample follow from."""
+    old, new = [{spec.name: msgspec.to_builtins(spec) for spec in item.scorers()} for item in (before, after)]
+    yield from find_changes(old, new, "rewards")
+    yield from find_changes(before.solved_at, after.solved_at, "solved_at")
 
 
 def is_grading_again(ledger: Ledger) -> bool:

@@ -459,7 +459,7 @@ def open_job(
     runs_of: Callable[[PlannedItem], RunFilter],
     *,
     others: RunFilter | None = None,
-    check: Callable[[Ledger, Journal], Sequence[Change]] = lambda ledger, journal: (),
+    check: Callable[[Ledger, Journal], Sequence[Change] | None] = lambda ledger, journal: None,
 ) -> Job[Any, P]:
     """Open a job, or continue it if it was interrupted; `stack` closes it.
 

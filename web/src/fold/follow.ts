@@ -120,7 +120,7 @@ export class FollowedRun {
         this.tell();
         if (!this.isLive) return;
       }
-      await wait(this.fold.state === "finished" ? AGAIN_FINISHED_SECONDS : AGAIN_SECONDS);
+      await wait(this.fold.state === "finished" && !this.error ? AGAIN_FINISHED_SECONDS : AGAIN_SECONDS);
     }
   }
 

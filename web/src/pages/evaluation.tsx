@@ -1,6 +1,6 @@
 /** How well models do tasks: scores with intervals, differences, cost, the grid of tasks by models, and failures. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
-import { Overview, useTitle, Waiting } from "../parts/basics";
+import { Lost, Overview, useTitle, Waiting } from "../parts/basics";
 import { Block, Facts, Figure, Figures, number, Section, share } from "../parts/charts";
 import { orderOf, RunLink, TaskGrid, type GridColumn } from "../parts/taskgrid";
 import type { Evaluation, EvaluationView, FailureKind, MeanEstimate, ModelPair, ModelResult } from "../datatypes";
@@ -31,17 +31,20 @@ const columnsOf = (found: Evaluation, sign: string | null, prefix = ""): GridCol
 /** Return the evaluation, and look again from time to time while samples may be made. */
 function useEvaluation(): { view: EvaluationView | null; error: Error | null } {
   const { data, error } = useGet<EvaluationView>(ADDRESS);
+  const [lost, setLost] = useState<Error | null>(null);
   const [newer, setNewer] = useState<EvaluationView | null>(null);
   const isDone = (newer ?? data)?.evaluations.every((item) => item.samples.length >= item.planned) ?? false;
   useEffect(() => {
     if (!isLive || isDone) return;
     const look = async (): Promise<void> => {
-      if (document.visibilityState === "visible") setNewer(await get<EvaluationView>(ADDRESS));
+      if (document.visibilityState !== "visible") return;
+      setNewer(await get<EvaluationView>(ADDRESS));
+      setLost(null);
     };
-    const timer = setInterval(() => void look().catch(() => undefined), 1000 * RELOAD_SECONDS);
+    const timer = setInterval(() => void look().catch(setLost), 1000 * RELOAD_SECONDS);
     return () => clearInterval(timer);
   }, [isDone]);
-  return { view: newer ?? data, error };
+  return { view: newer ?? data, error: error ?? lost };
 }
 
 function EvaluationPage(): ReactNode {
@@ -61,6 +64,7 @@ function EvaluationPage(): ReactNode {
         <h1 className="cut" title={view.evaluations.map((item) => item.path).join(", ")}>{view.evaluations.map(nameOf).join(" and ")}</h1>
         <span className="soft cut grow">{view.evaluations.map((item) => `${count(item.samples.length)} of ${count(item.planned)} samples`).join(", ")}</span>
       </div>
+      <Lost error={error} />
       <Overview label="overview">
         {isCompared && (
           <Section id="compared" title="Two evaluations" lead="The second minus the first, over the tasks that both have.">

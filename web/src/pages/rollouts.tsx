@@ -1,7 +1,7 @@
 /** Groups of rollouts with their rewards: how rewards went, how long rollouts are, and why branches begin. */
 import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { Bars, barsOf, Block, deviationOf, Facts, Figure, Figures, Histogram, Lines, meanOf, number, onTone, Section, share, spreadOf, tone, type Series } from "../parts/charts";
-import { Overview, Status, useTitle, Waiting } from "../parts/basics";
+import { Lost, Overview, Status, useTitle, Waiting } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
 import type { Counts, Drift, GroupFacts, HeldOutScore, RolloutFacts, RolloutsView } from "../datatypes";
 import { count, many } from "../format";
@@ -45,31 +45,42 @@ export function useRollouts(group = ""): { view: RolloutsView | null; error: Err
     };
     const follow = async (): Promise<void> => {
       for (let limit = kept ? MOST_READ : FIRST_READ; !stop.signal.aborted; limit = MOST_READ) {
-        const isRead = document.visibilityState !== "visible" || await read(limit);
+        let isRead = document.visibilityState !== "visible";
+        try {
+          isRead ||= await read(limit);
+          setError(null);
+        } catch (reason) {
+          if (stop.signal.aborted) return;
+          setError(reason as Error);
+          isRead = true;
+        }
         if (!grows) return;
         if (isRead) await new Promise((done) => setTimeout(done, 1000 * RELOAD_SECONDS));
       }
     };
-    follow().catch((reason: Error) => !stop.signal.aborted && setError(reason));
+    void follow();
     return () => stop.abort();
   }, [grows, hasAll, group]);
   return { view, error };
 }
 
-export function RolloutsBar({ view, tab }: { view: RolloutsView; tab: "rollouts" | "groups" }): ReactNode {
+export function RolloutsBar({ view, error, tab }: { view: RolloutsView; error: Error | null; tab: "rollouts" | "groups" }): ReactNode {
   useKeys([
     { key: "o", about: "Overview of the rollouts", run: () => go(to(["rollouts"])) },
     { key: "e", about: "Groups", run: () => go(to(["groups"])) },
   ]);
   return (
-    <div className="bar">
-      <h1 className="cut" title={view.folder}>{view.name}</h1>
-      <nav className="sections" aria-label="rollouts">
-        <a href={to(["rollouts"])} aria-current={tab === "rollouts" ? "page" : undefined}>Overview</a>
-        <a href={to(["groups"])} aria-current={tab === "groups" ? "page" : undefined}>Groups</a>
-      </nav>
-      <span className="soft cut grow">{view.groups.length < view.delivered ? `${count(view.groups.length)} of ${count(view.delivered)} groups are read …` : `Rollouts of ${many(new Set(view.groups.map((group) => group.task)).size, "task")}.`}</span>
-    </div>
+    <>
+      <div className="bar">
+        <h1 className="cut" title={view.folder}>{view.name}</h1>
+        <nav className="sections" aria-label="rollouts">
+          <a href={to(["rollouts"])} aria-current={tab === "rollouts" ? "page" : undefined}>Overview</a>
+          <a href={to(["groups"])} aria-current={tab === "groups" ? "page" : undefined}>Groups</a>
+        </nav>
+        <span className="soft cut grow">{view.groups.length < view.delivered ? `${count(view.groups.length)} of ${count(view.delivered)} groups are read …` : `Rollouts of ${many(new Set(view.groups.map((group) => group.task)).size, "task")}.`}</span>
+      </div>
+      <Lost error={error} />
+    </>
   );
 }
 
@@ -80,7 +91,7 @@ function Rollouts(): ReactNode {
   const all = view.groups.flatMap((group) => group.rollouts);
   return (
     <main className="page">
-      <RolloutsBar view={view} tab="rollouts" />
+      <RolloutsBar view={view} error={error} tab="rollouts" />
       <Overview label="overview">
         <RolloutFigures view={view} all={all} />
         {Object.entries(view.dropped).map(([reason, groups]) => <p key={reason} className="remark">{count(groups)} groups were dropped: {reason}.</p>)}
@@ -305,7 +316,7 @@ function Groups(): ReactNode {
   const columns = view.groups.some((group) => group.weight_version) ? [...COLUMNS, WEIGHTS] : COLUMNS;
   return (
     <main className="page">
-      <RolloutsBar view={view} tab="groups" />
+      <RolloutsBar view={view} error={error} tab="groups" />
       <div className="bar" role="search">
         <input type="search" aria-label="Search groups" placeholder="Search: task, run, tool, stop reason" value={words} onChange={(event) => change({ words: event.target.value })} />
         <select aria-label="Which groups" value={which} onChange={(event) => change({ which: event.target.value })}>

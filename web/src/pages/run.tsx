@@ -5,7 +5,7 @@ import type { Item } from "../fold/run";
 import { clock, many, oneLine, seconds } from "../format";
 import { useKeys } from "../keys";
 import { cancel, ForkDialog, NoteDialog, Reply, resume, TryAgain } from "../parts/actions";
-import { Chip, copy, useTitle, Waiting } from "../parts/basics";
+import { Chip, copy, Lost, useTitle, Waiting } from "../parts/basics";
 import { EventList } from "../parts/eventlist";
 import { Family } from "../parts/family";
 import { Files } from "../parts/files";
@@ -54,7 +54,6 @@ function Head({ run, onAsk, showsGrades, onGrades }: { run: FollowedRun; onAsk: 
         })}
         <h1 className="cut" title={title}>{title}</h1>
         <Chip tone={tone} moves={moves && isLive} dot={tone !== ""} title={moves && !isLive ? "when this file was written" : ""}>{text}</Chip>
-        {run.error && <Chip tone="bad" dot title={run.error.message}>not connected</Chip>}
         <span className="grow" />
         {isLive && (
           <>
@@ -83,6 +82,7 @@ function Head({ run, onAsk, showsGrades, onGrades }: { run: FollowedRun; onAsk: 
         {isLive && fold.labels.has("group") && <a href={to(["group", fold.labels.get("group") ?? ""])}>its group</a>}
         {[...fold.labels].filter(([name]) => !name.startsWith("treadle.") && name !== "title").map(([name, value]) => <a key={name} className="chip" href={to(["runs"], { label: `${name}=${value}` })} title="The runs with this label">{name}: {value}</a>)}
       </div>
+      <Lost error={run.error} />
       {showsGrades && fold.rewards.size > 0 && <Grades runId={run.runId} fold={fold} />}
       {fold.failure && (
         <p className="why bad">

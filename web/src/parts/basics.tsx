@@ -39,6 +39,12 @@ export function Status({ error, children }: { error?: Error | null; children?: R
   );
 }
 
+/** Says above what is shown that it does not go on, because the server does not answer or wants another key. */
+export function Lost({ error }: { error: Error | null }): ReactNode {
+  if (!error || (error instanceof RequestFailed && error.status === 401)) return error && <Status error={error} />;
+  return <p className="why bad" role="alert">Not connected. {error.message}</p>;
+}
+
 /** A page whose data comes, or does not come. */
 export function Waiting({ title, error, children }: { title: string; error?: Error | null; children?: ReactNode }): ReactNode {
   return <main className="page"><h1 className="hidden">{title}</h1><Status error={error ?? null}>{children}</Status></main>;
