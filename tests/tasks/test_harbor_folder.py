@@ -168,7 +168,8 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
     "volumes of the task's own files": {
         COMPOSED: """services:
   main:
-    env_file: [../more/some.env]
+    env_file: [../more/some.env, {path: absent.env, required: false}]
+    environment: {FLAG: true, NOTHING: null, ONE: 1}
     tmpfs: /scratch:size=1m
     logging: {driver: none}
     volumes:
@@ -178,13 +179,15 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
       - cache:/cache
       - /anonymous
       - ./data:/tests
+      - ./data/in://twice/../slashes
 volumes: {cache: {}}
 """,
         "environment/data/in/b.txt": "b",
         "more/a.txt": "a",
-        "more/some.env": "# comment\nMODE='fast'\n",
+        "more/some.env": "# comment\nexport MODE='fast'\n",
         SOLUTION: solved_if(
-            '[ "$MODE$(cat data/in/b.txt /srv/a.txt /other/b.txt)" = fastbab ] && [ ! -e /tests/in ] &&'
+            '[ "$MODE$(cat data/in/b.txt /srv/a.txt /other/b.txt /slashes/b.txt)" = fastbabb ] &&'
+            ' [ "$FLAG-$NOTHING-$ONE" = true--1 ] && [ ! -e /tests/in ] &&'
             " touch /cache/x /anonymous/x /scratch/x && echo c > data/in/b.txt && rm /srv/a.txt &&"
             " echo bad > /other/b.txt && touch /other/new"
         ),
@@ -510,6 +513,27 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     },
     "its container has the env_file '.env', which is not there": {
         COMPOSED: "services: {main: {env_file: .env}}\n"
+    },
+    "its container has the env_file 'b.env', which is no text": {
+        COMPOSED: "services: {main: {env_file: b.env}}\n",
+        "environment/b.env": b"\xff",
+    },
+    "its container has the variable '' .*which cannot be set": {
+        COMPOSED: "services: {main: {environment: ['=x']}}\n"
+    },
+    **{
+        f"its container has the volume .*{name}.*, which Treadle cannot give it": {
+            COMPOSED: f"services: {{main: {setting}}}\n"
+        }
+        for name, setting in {
+            "'scratch'": "{tmpfs: scratch}",
+            "'target': ''": "{tmpfs: [':size=1m']}",
+            "'target': '/'": "{tmpfs: /}",
+            "c:/": "{volumes: ['c:/']}",
+            "./d:/a/..": "{volumes: ['./d:/a/..']}",
+            ":/.{OTHER}/d": "{volumes: ['./d:/${OTHER}/d']}",
+            "x00": '{volumes: ["./d\\0:/d"]}',
+        }.items()
     },
     "its environment.mcp_servers are 3; write tables": {"task.toml": "[environment]\nmcp_servers = 3\n"},
     "mcp_servers has 'a' with the transport 'stdio', which Treadle cannot start": {
