@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 import tarfile
 from pathlib import Path
 
@@ -403,7 +404,13 @@ def test_a_server_in_the_public_network_is_a_toolset(tmp_path: Path) -> None:
     settings = SERVER.format("transport = 'http'\nurl = 'https://example.org/mcp'\nheaders = {X = 'y'}")
     _, *others = load_task(write(tmp_path, HARBOR, {"task.toml": settings})).tools
     ((server,),) = [mcp(text.removeprefix("mcp:")).servers for text in others]
-    assert server.source == {"url": "https://example.org/mcp", "type": "http", "headers": {"X": "y"}}
+    assert server.source == {
+        "url": "https://example.org/mcp",
+        "type": "http",
+        "publicOnly": True,
+        "headers": {"X": "y"},
+    }
+    assert server.target.is_public_only
     assert (
         load_task(write(tmp_path, HARBOR, {"task.toml": "[environment]\nmcp_servers = []\n"})).tools[1:] == ()
     )
@@ -547,6 +554,25 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     },
     "mcp_servers has 'a' at 'http://127.0.0.1:80/mcp', which only its containers": {
         "task.toml": SERVER.format("url = 'http://127.0.0.1:80/mcp'")
+    },
+    **{
+        f"mcp_servers has 'a' at '{re.escape(url)}', which only its containers": {
+            "task.toml": SERVER.format(f"transport = 'http'\nurl = '{url}'")
+        }
+        for url in (
+            *("http://127.1/", "http://0x7f.1/", "http://0177.0.0.1/", "http://localhost./", "http://a.LOCAL./"),
+            *("http://169.254.169.254/", "http://[::ffff:127.0.0.1]/", "http://[64:ff9b::7f00:1]/"),
+            *("http://[fec0::1]/", "http://metadata.google.internal./"),
+        )
+    },
+    "'http://\\[bad/' is not the URL of a server": {
+        "task.toml": SERVER.format("transport = 'http'\nurl = 'http://[bad/'")
+    },
+    "'ftp://example.org/' is not the URL of a server": {
+        "task.toml": SERVER.format("transport = 'http'\nurl = 'ftp://example.org/'")
+    },
+    "holds a user or password": {
+        "task.toml": SERVER.format("transport = 'http'\nurl = 'https://u:p@example.org/'")
     },
     "mcp_servers has 'a' with variables from outside": {
         "task.toml": SERVER.format("url = 'https://example.org/mcp'\nheaders = {X = '${HOME}'}")
