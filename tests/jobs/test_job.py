@@ -128,6 +128,21 @@ async def test_a_cancellation_loses_nothing_that_was_counted(tmp_path: Path) -> 
     assert sorted(rows(tmp_path)) == list(range(1, 51))
 
 
+async def test_work_that_a_stop_cuts_off_has_ended_before_its_job_goes_on(tmp_path: Path) -> None:
+    made, ended = TrialJob(tmp_path, Trial(lambda number, attempt: ItemStatus.KEPT)), []
+
+    async def work() -> None:
+        made.stop.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    assert not await made.finish_unless_stopped(work())
+    assert ended
+
+
 async def test_a_plan_ends_at_its_limits(tmp_path: Path) -> None:
     never = Trial(lambda number, attempt: ItemStatus.REJECTED)
     assert (await finish(TrialJob(tmp_path / "a", never, max_items=20))).reason == "max_items"

@@ -336,14 +336,38 @@ async def test_a_policy_may_forbid_compacting():
     assert runs[-1].stop_reason == "context_overflow"
 
 
+@pytest.mark.parametrize("tells_usage", [True, False])
 @pytest.mark.parametrize("window", [None, 100 * WINDOW])
-async def test_a_threshold_counts_whatever_the_window_is(window: int | None) -> None:
-    model = Counting(window=100 * WINDOW)
+async def test_a_threshold_counts_whatever_the_window_is(window: int | None, tells_usage: bool) -> None:
+    model = Counting(window=100 * WINDOW, tells_usage=tells_usage)
     runs, events = await live(agent_of(model, context_tokens=window, compact_threshold=WINDOW), 30)
     assert {run.stop_reason for run in runs} == {"completed"}
     found = compactions(events)
     assert 2 <= len(found) <= 20
     assert all([body.tokens_after < WINDOW < body.tokens_before for body in found])
+
+
+@pytest.mark.parametrize("window", [None, 100 * WINDOW])
+async def test_instructions_above_the_threshold_do_not_compact_the_context_at_each_step(
+    window: int | None,
+) -> None:
+    agent = Agent(
+        Counting(window=100 * WINDOW),
+        instructions="Be brief. " * WINDOW,
+        tools=[look_up],
+        policy=Policy(context_tokens=window, compact_threshold=1000),
+        journal=MemoryJournal(),
+    )
+    runs, events = await live(agent, 30)
+    assert {run.stop_reason for run in runs} == {"completed"}
+    assert 1 <= len(compactions(events)) <= 4
+    assert (await agent.replay(runs[-1].run_id)).is_exact
+
+
+async def test_tools_count_for_a_threshold_without_a_window() -> None:
+    model = Counting(window=100 * WINDOW)
+    _, events = await live(agent_of(model, context_tokens=None, compact_threshold=WINDOW), 1)
+    assert fold([event.body for event in events]).size.tools_tokens > 0
 
 
 async def test_a_threshold_above_the_share_of_the_window_changes_nothing() -> None:

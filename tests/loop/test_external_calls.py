@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle import Agent, ScriptedModel, open_journal
+from treadle import Agent, Policy, ScriptedModel, open_journal
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import GiveResult
@@ -30,9 +30,10 @@ ADD = {
 }
 
 
-def make_agent(*answers: Any, journal: Any = None, tools: Any = ()) -> Agent[str]:
+def make_agent(*answers: Any, journal: Any = None, tools: Any = (), **limits: Any) -> Agent[str]:
     model = ScriptedModel(list(answers))
-    return Agent(model, tools=[ClientTools([ADD]), *tools], journal=journal or MemoryJournal())
+    policy, tools = Policy(**limits), [ClientTools([ADD]), *tools]
+    return Agent(model, tools=tools, policy=policy, journal=journal or MemoryJournal())
 
 
 def add(a: object, b: object) -> Any:
@@ -179,3 +180,25 @@ async def test_a_persona_keeps_its_instructions() -> None:
     first, second = agent.model.requests  # type: ignore[attr-defined]
     assert first.messages[0] == second.messages[0]
     assert "Ada" in first.messages[0].content
+
+
+def count(number: int) -> int:
+    return number
+
+
+async def test_a_model_that_keeps_calling_above_the_limit_must_answer() -> None:
+    again = [[call("count", {"number": number})] for number in range(9)]
+    agent = make_agent(*again[:3], "done", *again[3:], tools=[count], max_tool_calls=1)
+    run = await agent.run("go")
+    assert (run.output, run.stop_reason, run.state.step) == ("done", StopReason.MAX_TOOL_CALLS, 4)
+    assert (await agent.replay(run.run_id)).is_exact
+
+
+async def test_calls_of_the_client_let_a_model_go_on_above_the_limit() -> None:
+    asked = [answer for n in range(4) for answer in ([call("count", {"number": n})], [add(n, 2)])]
+    agent = make_agent(*asked, "3", tools=[count], max_tool_calls=1)
+    run = await agent.run("go", run_id="r")
+    for _ in range(4):
+        await send(agent.journal, "r", GiveResult(next(iter(run.external_calls)), "3"))
+        run = await agent.resume("r")
+    assert (run.output, run.stop_reason) == ("3", StopReason.COMPLETED)

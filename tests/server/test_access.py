@@ -383,6 +383,10 @@ async def test_a_large_picture_of_a_client_is_kept(url: str, journal: Journal) -
             "see https://host.org/docs. No file 'a file of the server b', /v1/runs",
         ),
         ("http://vllm failed; see http://vllm.org/errors", "the server failed; see http://vllm.org/errors"),
+        (
+            "HTTP://db:8000/v1 and [fe80::1%eth0]:80 failed at [12:30:45]",
+            "the server and the server failed at [12:30:45]",
+        ),
         ("overloaded on 10.0.0.5:8000, file:///srv/log", "overloaded on the server, the server"),
     ],
 )

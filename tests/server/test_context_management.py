@@ -149,6 +149,7 @@ async def test_without_it_nothing_is_shown_and_odd_settings_are_refused(url: str
             before = made.id
         odd: list[Any] = [
             [{"type": "compaction", "compact_threshold": 10}],
+            [{"type": "compaction", "compact_threshold": 10**400}],
             [{"type": "truncation"}],
             [*MANAGED, *MANAGED],
             [{"type": "compaction", "compact_treshold": 2000}],

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 import tarfile
 from pathlib import Path
 
@@ -168,7 +169,8 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
     "volumes of the task's own files": {
         COMPOSED: """services:
   main:
-    env_file: [../more/some.env]
+    env_file: [../more/some.env, {path: absent.env, required: false}]
+    environment: {FLAG: true, NOTHING: null, ONE: 1}
     tmpfs: /scratch:size=1m
     logging: {driver: none}
     volumes:
@@ -178,13 +180,15 @@ EFFECTS: dict[str, dict[str, str | bytes]] = {
       - cache:/cache
       - /anonymous
       - ./data:/tests
+      - ./data/in://twice/../slashes
 volumes: {cache: {}}
 """,
         "environment/data/in/b.txt": "b",
         "more/a.txt": "a",
-        "more/some.env": "# comment\nMODE='fast'\n",
+        "more/some.env": "# comment\nexport MODE='fast'\n",
         SOLUTION: solved_if(
-            '[ "$MODE$(cat data/in/b.txt /srv/a.txt /other/b.txt)" = fastbab ] && [ ! -e /tests/in ] &&'
+            '[ "$MODE$(cat data/in/b.txt /srv/a.txt /other/b.txt /slashes/b.txt)" = fastbabb ] &&'
+            ' [ "$FLAG-$NOTHING-$ONE" = true--1 ] && [ ! -e /tests/in ] &&'
             " touch /cache/x /anonymous/x /scratch/x && echo c > data/in/b.txt && rm /srv/a.txt &&"
             " echo bad > /other/b.txt && touch /other/new"
         ),
@@ -400,7 +404,13 @@ def test_a_server_in_the_public_network_is_a_toolset(tmp_path: Path) -> None:
     settings = SERVER.format("transport = 'http'\nurl = 'https://example.org/mcp'\nheaders = {X = 'y'}")
     _, *others = load_task(write(tmp_path, HARBOR, {"task.toml": settings})).tools
     ((server,),) = [mcp(text.removeprefix("mcp:")).servers for text in others]
-    assert server.source == {"url": "https://example.org/mcp", "type": "http", "headers": {"X": "y"}}
+    assert server.source == {
+        "url": "https://example.org/mcp",
+        "type": "http",
+        "publicOnly": True,
+        "headers": {"X": "y"},
+    }
+    assert server.target.is_public_only
     assert (
         load_task(write(tmp_path, HARBOR, {"task.toml": "[environment]\nmcp_servers = []\n"})).tools[1:] == ()
     )
@@ -511,6 +521,27 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     "its container has the env_file '.env', which is not there": {
         COMPOSED: "services: {main: {env_file: .env}}\n"
     },
+    "its container has the env_file 'b.env', which is no text": {
+        COMPOSED: "services: {main: {env_file: b.env}}\n",
+        "environment/b.env": b"\xff",
+    },
+    "its container has the variable '' .*which cannot be set": {
+        COMPOSED: "services: {main: {environment: ['=x']}}\n"
+    },
+    **{
+        f"its container has the volume .*{name}.*, which Treadle cannot give it": {
+            COMPOSED: f"services: {{main: {setting}}}\n"
+        }
+        for name, setting in {
+            "'scratch'": "{tmpfs: scratch}",
+            "'target': ''": "{tmpfs: [':size=1m']}",
+            "'target': '/'": "{tmpfs: /}",
+            "c:/": "{volumes: ['c:/']}",
+            "./d:/a/..": "{volumes: ['./d:/a/..']}",
+            ":/.{OTHER}/d": "{volumes: ['./d:/${OTHER}/d']}",
+            "x00": '{volumes: ["./d\\0:/d"]}',
+        }.items()
+    },
     "its environment.mcp_servers are 3; write tables": {"task.toml": "[environment]\nmcp_servers = 3\n"},
     "mcp_servers has 'a' with the transport 'stdio', which Treadle cannot start": {
         "task.toml": SERVER.format("transport = 'stdio'\ncommand = 'serve'")
@@ -523,6 +554,25 @@ REFUSALS: dict[str, dict[str, str | bytes]] = {
     },
     "mcp_servers has 'a' at 'http://127.0.0.1:80/mcp', which only its containers": {
         "task.toml": SERVER.format("url = 'http://127.0.0.1:80/mcp'")
+    },
+    **{
+        f"mcp_servers has 'a' at '{re.escape(url)}', which only its containers": {
+            "task.toml": SERVER.format(f"transport = 'http'\nurl = '{url}'")
+        }
+        for url in (
+            *("http://127.1/", "http://0x7f.1/", "http://0177.0.0.1/", "http://localhost./", "http://a.LOCAL./"),
+            *("http://169.254.169.254/", "http://[::ffff:127.0.0.1]/", "http://[64:ff9b::7f00:1]/"),
+            *("http://[fec0::1]/", "http://metadata.google.internal./"),
+        )
+    },
+    "'http://\\[bad/' is not the URL of a server": {
+        "task.toml": SERVER.format("transport = 'http'\nurl = 'http://[bad/'")
+    },
+    "'ftp://example.org/' is not the URL of a server": {
+        "task.toml": SERVER.format("transport = 'http'\nurl = 'ftp://example.org/'")
+    },
+    "holds a user or password": {
+        "task.toml": SERVER.format("transport = 'http'\nurl = 'https://u:p@example.org/'")
     },
     "mcp_servers has 'a' with variables from outside": {
         "task.toml": SERVER.format("url = 'https://example.org/mcp'\nheaders = {X = '${HOME}'}")

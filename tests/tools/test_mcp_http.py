@@ -238,6 +238,23 @@ def test_servers_that_cannot_be_used(service: Service, answer: Answer, message: 
     assert service.web.asked[0].headers["authorization"] == "Bearer secret99"
 
 
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_a_server_that_must_be_public_is_not_asked_at_another_address(
+    service: Service, transport: str
+) -> None:
+    url = service.web.url.replace("127.0.0.1", "localhost")
+    server = {"url": url, "type": transport, "publicOnly": True}
+    (made,) = mcp(json.dumps({"mcpServers": {"a": server}})).servers
+    with pytest.raises(
+        ConfigError, match=r"'localhost' leads to \S+, a loopback address; no request is made"
+    ):
+        made.tools()
+    assert not service.web.asked
+    assert made.entry == server
+    again = MCPServer(url, transport=transport, public_only=True)
+    assert again.entry == {"url": url, "publicOnly": True} | ({"type": "sse"} if transport == "sse" else {})
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_no_other_origin_sees_the_headers(service: Service, status: int) -> None:
     with serve(lambda _: (200, {}, b"{}")) as other:

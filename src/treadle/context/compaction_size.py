@@ -97,7 +97,7 @@ def measure(
         find_readers((*state.tools, *spare)),
         _number(state),
     )
-    summary = min(high, max(low, room / _SUMMARY_SHARE))
+    summary = min(high, max(low, goal / state.policy.compact_to / _SUMMARY_SHARE))
     return Measured(
         seen, Sizes(ratio * tools, goal, (goal + most) / 2, most, summary), tokens, max(1, room), ratio
     )

@@ -111,6 +111,8 @@ def _decide_size(state: State) -> Action | None:
     just compacted is sent, since another compaction would not help: its size is an estimate, and the server
     decides."""
     room = find_room(state)
+    if room is None and state.policy.compact_threshold is None:
+        return None
     trigger = find_trigger(state, room)
     if trigger is None or state.policy.compact_at is None or not state.shown.can_compact:
         return None

@@ -35,6 +35,8 @@ class Spent(Struct, gc=False):
     external tools; in runs from before version 2.8, also those."""
     refused_calls: int = 0
     """Calls that were not run because `max_tool_calls` was reached or the turn ended."""
+    refused_steps: set[int] = set()
+    """The steps with such calls, since the program that uses the run last made a call."""
     calls_by_tool: dict[str, int] = {}
     """Calls of each tool that has a limit of calls in a turn."""
     retries_by_tool: dict[str, int] = {}
@@ -91,8 +93,12 @@ def count_call(state: "State", result: ToolResult) -> None:
     spent, kind = state.turn.spent, result.error_kind
     if kind is not None and kind is ToolErrorKind.NOT_RUN:
         spent.refused_calls += 1
+        spent.refused_steps.add(spent.steps)
     elif kind is None or (kind is not ToolErrorKind.REFUSED and kind is not ToolErrorKind.OVER_LIMIT):
-        spent.tool_calls += is_counted(state, result.name)
+        if is_counted(state, result.name):
+            spent.tool_calls += 1
+        else:
+            spent.refused_steps.clear()
         if result.name in state.call_limits:
             spent.calls_by_tool[result.name] = spent.calls_by_tool.get(result.name, 0) + 1
         if kind is not None and kind is ToolErrorKind.RETRY:
@@ -128,8 +134,7 @@ def check_limits(state: "State") -> Append | None:
     if limit is None and policy.max_tokens is not None:
         left = policy.max_tokens - spent.tokens
         limit, is_affordable = _reserve(left, guess_next_tokens(state), spent.steps, StopReason.MAX_TOKENS)
-    goes_on = state.shown.external and state.is_since(2, 8)  # external tools may be called further
-    if limit is None and policy.max_tool_calls is not None and spent.refused_calls and not goes_on:
+    if limit is None and policy.max_tool_calls is not None and spent.refused_calls and not _goes_on(state):
         # A cancelled turn refuses calls too, and a fork may begin in the middle of it.
         limit = StopReason.MAX_TOOL_CALLS if spent.tool_calls >= policy.max_tool_calls else None
     if limit is None and policy.max_steps is not None and spent.steps >= policy.max_steps:
@@ -140,6 +145,12 @@ def check_limits(state: "State") -> Append | None:
     return (
         announce_limit(state, limit) if is_told else end_turn(state, limit, error=_explain_end(state, limit))
     )
+
+
+def _goes_on(state: "State") -> bool:
+    """Return whether external tools may be called after calls above `max_tool_calls`. A model that makes such calls
+    in two steps, and none of an external tool between them, must answer."""
+    return bool(state.shown.external) and state.is_since(2, 8) and len(state.turn.spent.refused_steps) < 2
 
 
 def _explain_end(state: "State", limit: StopReason) -> str | None:

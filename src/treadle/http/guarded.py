@@ -201,16 +201,25 @@ class GuardedHttp:
         addresses = [host] if read_address(host) else await self._resolver(host, port)
         if not addresses:
             raise ToolError(f"the host {host!r} has no address")
-        if self._allow_private or {(host, None), (host, port)} & self._exempt:
-            return host, addresses
-        for address in addresses:
-            kind = special_kind(address)
-            if kind is not None:
-                raise ToolError(
-                    f"the host {host!r} leads to {address}, a {kind} address; no request is made "
-                    "(allow_private=True allows it)"
-                )
+        if not self._allow_private and not {(host, None), (host, port)} & self._exempt:
+            try:
+                _check_public(host, addresses)
+            except ToolError as error:
+                raise ToolError(f"{error} (allow_private=True allows it)") from None
         return host, addresses
+
+
+async def find_public(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host. Raises: `ToolError` if there is none, or one is special."""
+    addresses = [host] if read_address(host) else await _resolve(host, port)
+    _check_public(host, addresses)
+    return addresses
+
+
+def _check_public(host: str, addresses: Sequence[str]) -> None:
+    for address in addresses:
+        if (kind := special_kind(address)) is not None:
+            raise ToolError(f"the host {host!r} leads to {address}, a {kind} address; no request is made")
 
 
 def special_kind(address: str) -> str | None:

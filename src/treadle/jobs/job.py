@@ -252,8 +252,8 @@ class Job(Generic[R, P]):
         return self.end
 
     async def finish_unless_stopped(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Return true when `work` is done; false, and cancel it, if the job is to stop before. Raises: what it
-        raises."""
+        """Return true when `work` is done; false if the job is to stop before, once it is cancelled. Raises: what
+        it raises."""
         working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self.stop.wait())
         try:
             await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -263,6 +263,7 @@ class Job(Generic[R, P]):
         finally:
             stopping.cancel()
             working.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
 
     async def close(self) -> None:
         """Stop the workers, and record how long was worked."""

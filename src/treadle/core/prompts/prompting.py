@@ -135,7 +135,7 @@ def replace_instructions(state: "State", text: str) -> None:
 
 def note_tools(state: "State") -> None:
     """Note the size of the tools that are offered from now on."""
-    if state.window is None:
+    if state.window is None and state.policy.compact_threshold is None:
         return
     size, tokens = state.size, weigh_tools(state.tools)
     size.known_tokens = max(0.0, size.known_tokens + tokens - size.tools_tokens)
@@ -148,7 +148,7 @@ def note_inference(state: "State", completion: Completion) -> Usage:
     spent = usage
     if not usage.is_reported:
         spent = Usage(guess_input_tokens(state), guess_of_chars(count_chars(message)), is_reported=False)
-    room = None
+    room = state.policy.compact_threshold
     if state.window is not None or size.refused_tokens is not None:
         room = find_room(state)
     if usage.input_tokens > 0:
@@ -354,13 +354,15 @@ def find_trigger(state: "State", room: int | None) -> float | None:
     """Return the size of the prompt above which it is compacted; `None`: no size is known.
 
     After a compaction that could not reach its goal, the prompt must first grow by half of the tokens that a
-    compaction is meant to save, so that it is not compacted at every step.
+    compaction is meant to save, so that it is not compacted at every step; after one that left it above the
+    trigger, as the tools and the instructions alone may, by half of its size.
     """
     if (goals := find_goals(state.policy, room)) is None:
         return None
     trigger, goal = goals
     if compacted := state.size.compacted_tokens:
-        trigger = max(trigger, compacted + (trigger - goal) / 2)
+        saved = compacted if compacted > trigger and state.is_since(2, 8) else trigger - goal
+        trigger = max(trigger, compacted + saved / 2)
     return trigger if room is None else min(room, trigger)
 
 

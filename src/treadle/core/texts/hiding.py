@@ -2,12 +2,15 @@
 
 import re
 
-_ADDRESS = re.compile(r"\b([a-z][a-z+]*+://[^\s/'\",;()]*+)(/[^\s'\",;()]*+)?")
+_ADDRESS = re.compile(r"\b([a-z][a-z+]*+://[^\s/'\",;()]*+)(/[^\s'\",;()]*+)?", re.IGNORECASE)
 _HOST = re.compile(
-    r"""\bhost '[^']++'|\bserver at "[^"]++"(?: \([^)]*+\))?, port \d++|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d++)?\b"""
+    r"""\bhost '[^']++'|\bserver at "[^"]++"(?: \([^)]{0,100}+\))?, port \d++"""
+    r"""|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d++)?\b"""
+    r"""|(?<!\w)\[(?:[\da-f:.]{0,30}::|(?:[\da-f]{1,4}:){7})[\da-f:.]{0,30}(?:%\w++)?\](?::\d++)?""",
+    re.IGNORECASE,
 )
 """An address that is not a URL, also as PostgreSQL's library writes it."""
-_NAME = re.compile(r"https?://(?:[\w-]++\.)++[a-zA-Z]{2,}+")
+_NAME = re.compile(r"https?://(?:[\w-]++\.)++[a-z]{2,}+", re.IGNORECASE)
 """The origin of a public page."""
 _OF_API = re.compile(r"/(?:v\d|api\b|openai\b)|[^?]*+\?")
 _MODEL = re.compile(r"\bmodel '([^']++)'")

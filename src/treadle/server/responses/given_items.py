@@ -71,19 +71,24 @@ async def _find_files(host: RunHost, caller: ApiCaller, file_ids: list[str]) -> 
 
 
 async def _find_compacted(host: RunHost, caller: ApiCaller, items: list[Item]) -> dict[str, list[Message]]:
-    """Return what the model saw after the compactions that a request names, by `encrypted_content`.
+    """Return what the model saw after the last compaction that a request names, by `encrypted_content`. It stands
+    in place of all that was said before, so that earlier compactions need not be found.
 
     Without an item that its client keeps, or one of a run that is gone, the summary alone is known.
     """
-    found: dict[str, list[Message]] = {}
-    for item in items:
+    runs: dict[str, Run[Any] | None] = {}
+    for item in reversed(items):
         packed: Any = item.get("encrypted_content") if item.get("type") == "compaction" else None
         named = run_named_by(str(item.get("id"))) if isinstance(packed, str) else None
-        run = None if named is None else await host.find_run(caller, named)
+        if named is None:
+            continue
+        if named not in runs:
+            runs[named] = await host.find_run(caller, named)
+        run = runs[named]
         seen = None if run is None else await asyncio.to_thread(_find_seen, run, packed)
         if seen is not None:
-            found[packed] = seen
-    return found
+            return {packed: seen}
+    return {}
 
 
 def _find_seen(run: Run[Any], packed: str) -> list[Message] | None:

@@ -64,7 +64,7 @@ class ContextManagement(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["compaction"]
-    compact_threshold: Annotated[int, Field(ge=1000)] | None = None
+    compact_threshold: Annotated[int, Field(ge=1000, le=1_000_000_000)] | None = None
     """The size of the prompt in tokens above which it is compacted, unless the agent has a lower one."""
 
 

@@ -61,18 +61,28 @@ class ComposeService(Struct, frozen=True):
         filled = {
             key: fill(text, _COMPOSE.variables, f"compose file, environment.{key},") for key, text in pairs
         }
+        if wrong := [key for key, text in filled.items() if not key or "=" in key or "\0" in key + text]:
+            raise ConfigError(
+                f"its container has the variable {wrong[0]!r:.80} ({self.file}), which cannot be set"
+            )
         return {key: text for key, text in filled.items() if text}
 
     def _read_variables(self) -> list[tuple[str, str]]:
         """Return the variables of the files that `env_file` names. Raises: `ConfigError`."""
         listed, found = self.settings.get("env_file") or [], []
         for item in listed if isinstance(listed, list) else [listed]:
-            path = self._find(str(item.get("path") if isinstance(item, dict) else item), "env_file")
-            if not path.is_file():
-                raise ConfigError(f"its container has the env_file {str(item)!r:.80}, which is not there")
-            lines = map(str.strip, path.read_text("utf-8").splitlines())
-            found += [line.partition("=")[::2] for line in lines if line and not line.startswith("#")]
-        return [(key.strip(), text.strip().strip("\"'")) for key, text in found]
+            given = item if isinstance(item, dict) else {"path": item}
+            path = self._find(str(given.get("path")), "env_file")
+            if not path.is_file() and given.get("required") is False:
+                continue
+            try:
+                lines = map(str.strip, path.read_text("utf-8").splitlines())
+            except (OSError, UnicodeDecodeError) as error:
+                why = "is no text" if path.is_file() else "is not there"
+                raise ConfigError(f"its container has the env_file {str(item)!r:.80}, which {why}") from error
+            found += [line.removeprefix("export ") for line in lines if line and not line.startswith("#")]
+        pairs = [line.partition("=")[::2] for line in found]
+        return [(key.strip(), text.strip().strip("\"'")) for key, text in pairs]
 
     def image_settings(self) -> dict[str, Json]:
         """Return the settings of an environment that the container has, for keys that `task.toml` does not have."""
@@ -124,7 +134,8 @@ class ComposeService(Struct, frozen=True):
                     f"its volume {item.source!r} has {min(unknown)}, which Treadle cannot give it"
                 )
         folders = temporary if isinstance(temporary, list) else [temporary]
-        return [*made, *[_Mount("", str(folder).partition(":")[0]) for folder in folders]]
+        empty: list[Json] = [{"type": "tmpfs", "target": str(item).partition(":")[0]} for item in folders]
+        return [*made, *[_read_mount(item, self.file) for item in empty]]
 
     def _find(self, source: str, what: str) -> Path:
         """Return a path that the file names. Raises: `ConfigError` if it leads out of the folder of the task."""
@@ -177,10 +188,10 @@ def _check(settings: Mapping[str, Json], name: str) -> None:
 
 
 def _read_mount(item: Json, name: str) -> _Mount:
-    """Return a volume. Raises: `ConfigError` for one of another kind, or without an absolute target."""
+    """Return a volume. Raises: `ConfigError` for one of another kind, or without an absolute target of its own."""
     if isinstance(item, dict):
         source, target = str(item.get("source") or ""), str(item.get("target") or "")
-        made = _Mount(source, target, is_read_only=bool(item.get("read_only")))
+        made = _Mount(source, target, is_read_only=item.get("read_only") is True)
         is_known = item.get("type") in ("bind", "volume", "tmpfs")
     else:
         # A variable may have colons of its own.
@@ -191,11 +202,13 @@ def _read_mount(item: Json, name: str) -> _Mount:
         made = _Mount(source, target, is_read_only="ro" in options.split(","))
         is_known = len(parts) < 4
     outside = TEMPLATE.search(made.source) and not made.source.startswith("${CONTEXT_DIR}")
-    if not is_known or outside or not made.target.startswith("/") or made.source.startswith("~"):
+    target = posixpath.normpath(f"/{made.target.lstrip('/')}")
+    is_own = made.target.startswith("/") and target != "/" and "$" not in target
+    if not is_known or outside or not is_own or made.source.startswith("~") or "\0" in source + target:
         raise ConfigError(
             f"its container has the volume {str(item)!r:.80} ({name}), which Treadle cannot give it"
         )
-    return msgspec.structs.replace(made, target=posixpath.normpath(made.target))
+    return msgspec.structs.replace(made, target=target)
 
 
 def _is_path(source: str) -> bool:
@@ -205,9 +218,14 @@ def _is_path(source: str) -> bool:
 def _pairs(given: Json) -> list[tuple[str, str]]:
     """Return the variables of a table or of a list of assignments."""
     if isinstance(given, dict):
-        return [(str(key), str(text)) for key, text in given.items()]
+        return [(str(key), _write_value(value)) for key, value in given.items()]
     named = [str(item).partition("=") for item in given] if isinstance(given, list) else []
     return [(key, text) for key, _, text in named]
+
+
+def _write_value(value: Json) -> str:
+    """Return the value of a variable as YAML has it. Null takes it from outside, where there is none."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def fill(text: str, outside: Mapping[str, str], place: str) -> str:

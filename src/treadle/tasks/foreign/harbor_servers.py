@@ -4,13 +4,13 @@ Treadle connects to a server that has an address of its own in the public networ
 has to start, over standard input or as another container, is refused.
 """
 
-import ipaddress
 import json
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
+from treadle.http.guarded import host_of, special_kind
+from treadle.http.plain.dial import read_address
 from treadle.tasks.foreign.harbor_folder import HarborTurn
 
 
@@ -44,13 +44,14 @@ def _read_entry(item: Mapping[str, Json]) -> dict[str, Json]:
     headers = item.get("headers") or {}
     if "${" in url or "${" in str(headers):
         raise ConfigError(f"{what} with variables from outside, and no secret is sent to a server of a task")
-    return {"url": url, "type": transport, **({"headers": headers} if headers else {})}
+    made = {"url": url, "type": transport, "publicOnly": True}
+    return {**made, **({"headers": headers} if headers else {})}
 
 
 def _is_public(url: str) -> bool:
-    """Return whether the host of an address is a name with a domain, or a public number."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_global
-    except ValueError:
-        return "." in host and host.rpartition(".")[2] not in ("local", "internal", "localhost")
+    """Return whether the host of an address is a name with a domain, or a public number. Where a name leads to is
+    checked when its server is connected to. Raises: `ConfigError` if it is not the URL of a server."""
+    host = host_of(url).rpartition(":")[0].strip("[]")
+    if read_address(host):
+        return special_kind(host) is None
+    return "." in host and host.rpartition(".")[2] not in ("local", "internal", "localhost")

@@ -336,7 +336,7 @@ class Connection:
             )
 
     def _make_client(self, *_: Any, **__: Any) -> Any:
-        return make_client(self._target.headers, self._note_trip)
+        return make_client(self._target.headers, self._note_trip, is_public_only=self._target.is_public_only)
 
     def _note_trip(self, trip: Trip) -> None:
         self._last = trip

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import TreadleError
+from treadle.core.errors import ToolError, TreadleError
 from treadle.core.registry import require
 from treadle.core.texts.documents import read_data
+from treadle.http.guarded import find_public
 
 MAX_MESSAGE_CHARS = 2000
 
@@ -134,11 +135,15 @@ class Trip(Struct, frozen=True):
     """True if no connection was made, so that the server has not seen the request."""
 
 
-def make_client(headers: Mapping[str, str], note: Callable[[Trip], None]) -> Any:
-    """Return a client without a read time-out, as calls have their own. `note` is called with each outcome."""
+def make_client(
+    headers: Mapping[str, str], note: Callable[[Trip], None], *, is_public_only: bool = False
+) -> Any:
+    """Return a client without a read time-out, as calls have their own. `note` is called with each outcome. If it
+    `is_public_only`, it connects only to addresses of the public internet."""
     httpx = require("httpx2", "mcp")
     return _client_class()(
         note,
+        is_public_only=is_public_only,
         headers=dict(headers),
         timeout=httpx.Timeout(CONNECT_SECONDS, read=None, pool=None),
         limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=64),
@@ -151,12 +156,14 @@ def _client_class() -> Any:
     unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
     class Client(httpx.AsyncClient):  # type: ignore[misc, name-defined]
-        def __init__(self, note: Callable[[Trip], None], **options: Any) -> None:
+        def __init__(self, note: Callable[[Trip], None], *, is_public_only: bool, **options: Any) -> None:
             super().__init__(**options)
-            self._note = note
+            self._note, self._is_public_only = note, is_public_only
 
         async def send(self, request: Any, **options: Any) -> Any:
             try:
+                if self._is_public_only:
+                    await self._pin(request)
                 response = await super().send(request, **options)
             except httpx.TransportError as error:
                 self._note(Trip(_key_of(request), error=error, is_unsent=isinstance(error, unsent)))
@@ -165,6 +172,17 @@ def _client_class() -> Any:
                 has_failed = response.status_code >= 300
                 self._note(Trip(_key_of(request), response.status_code) if has_failed else Trip())
             return response
+
+        async def _pin(self, request: Any) -> None:
+            """Send a request to a checked address, so that a name server cannot answer differently later."""
+            host = request.url.host
+            port = request.url.port or (443 if request.url.scheme == "https" else 80)
+            try:
+                address, *_ = await find_public(host, port)
+            except ToolError as error:
+                raise httpx.ConnectError(str(error), request=request) from error
+            request.url = request.url.copy_with(host=address)
+            request.extensions = {**request.extensions, "sni_hostname": host}
 
     return Client
 

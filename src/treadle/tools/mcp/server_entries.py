@@ -92,7 +92,7 @@ def _from_entry(name: str | None, entry: Json, origin: str) -> MCPServer:
             raise ConfigError(f"{origin} has an unknown key {key!r}{hint}")
     if ("command" in entry) is ("url" in entry):
         raise ConfigError(f"{origin} needs either a 'command' or a 'url'")
-    for key in ("perRun", "runFiles"):
+    for key in ("perRun", "runFiles", "publicOnly"):
         if not isinstance(entry.get(key, False), bool):
             raise ConfigError(f"{origin}: {key!r} is {entry[key]!r}; it must be true or false")
     for key in ("effects", "mayDiffer"):

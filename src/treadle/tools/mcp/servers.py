@@ -88,6 +88,7 @@ class MCPServer(_Connected):
         effects: Mapping[str, Effect | str] | None = None,
         may_differ: Mapping[str, Sequence[str]] | None = None,
         secrets: Sequence[str] = (),
+        public_only: bool = False,
     ) -> None:
         """Describe a server. `where` is a command, a URL or a server object, as are `command`, `url` and `server`.
 
@@ -95,7 +96,8 @@ class MCPServer(_Connected):
         `env` and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call.
         `effects` and `may_differ` (see `ToolSpec.may_differ`) map the server's names of tools to values that the
         server does not give, or gives wrongly. `secrets` are further texts that no message may contain, besides
-        the values of `env` and `headers`.
+        the values of `env` and `headers`. With `public_only`, a URL that leads to an address outside of the public
+        internet is not connected to.
 
         With `run_files`, the server is a command that is started for each run. Its environment has the run's id
         and the folder of the run's files, as TREADLE_RUN_ID and TREADLE_RUN_FILES; `${NAME}` stands for them in
@@ -124,6 +126,7 @@ class MCPServer(_Connected):
             server,
             start_timeout_seconds,
             tuple(secrets),
+            is_public_only=public_only,
         )
         if timeout_seconds is not None:
             _check_seconds(self.name, "timeout_seconds", timeout_seconds)

@@ -48,6 +48,8 @@ class Target(Struct, frozen=True):
     """Further texts that no message may contain: values of environment variables."""
     variables: Mapping[str, str] = {}
     """Variables of the process besides `env`, which are not secret."""
+    is_public_only: bool = False
+    """True if the URL must lead to addresses of the public internet."""
 
     def fill(self, variables: Mapping[str, str]) -> "Target":
         """Return the target with further variables. `${NAME}` in its texts stands for the value of one of them."""
@@ -160,6 +162,8 @@ def write_entry(target: Target, options: Mapping[str, Json]) -> dict[str, Json] 
         entry["headers"] = {key: _refer(value) for key, value in target.headers.items()}
     if target.transport == "sse":
         entry["type"] = "sse"
+    if target.is_public_only:
+        entry["publicOnly"] = True
     texts = [*entry.get("args", ()), *(entry[key] for key in where if key in entry)]
     if any(secret in text for secret in target.secrets if secret for text in texts):
         return SECRET
