@@ -231,6 +231,19 @@ def test_the_command_line_has_no_network_unless_asked(tmp_path: Path) -> None:
 
 
 @needs_sandbox
+@pytest.mark.parametrize(
+    ("home", "found"), [("/root", "/root"), (None, "/tmp"), ("/a:/b", "/tmp"), ("/a\nx:", "/tmp")]
+)
+async def test_programs_that_do_not_read_its_variable_find_the_home_folder(
+    home: str | None, found: str
+) -> None:
+    commands = HostCommands(aliases={"/root": "kept"}, variables={} if home is None else {"HOME": home})
+    async with commands.open() as folder:
+        outcome = await folder.run("echo ~agent; grep -c . /etc/passwd", MemorySandbox(), Limits())
+    assert outcome.text == f"{found}\n2\n"
+
+
+@needs_sandbox
 async def test_a_mount_in_the_files_of_a_run_follows_no_link_out(tmp_path: Path) -> None:
     """Bubblewrap makes what is missing where it mounts, and follows links to there."""
     for parent in [folder for folder in (tmp_path, *tmp_path.parents) if not folder.stat().st_mode & 1]:

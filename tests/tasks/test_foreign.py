@@ -130,6 +130,15 @@ async def test_a_task_of_terminal_bench_passes_if_its_script_does(tmp_path):
     assert (await solve(f"harbor:{tmp_path}:hi")).reward == 1.0
 
 
+@pytest.mark.parametrize(("last", "reward"), [("", 1.0), ("sleep 60\n", 0.0)])
+async def test_tests_of_terminal_bench_that_run_out_of_time_do_not_count(tmp_path, last, reward):
+    write(tmp_path / "hi", task_dot_yaml="instruction: Write hi into hi.txt.\nmax_test_timeout_sec: 3\n")
+    write(tmp_path / "hi", Dockerfile="FROM ubuntu:24.04\nWORKDIR /app\n", solution_dot_sh="true\n")
+    summary = "echo '==== short test summary info ===='; echo 'PASSED tests/a.py::test_a'\n"
+    (tmp_path / "hi" / "run-tests.sh").write_text(summary + last)
+    assert (await run(f"harbor:{tmp_path}:hi", "true")).reward == reward
+
+
 async def test_files_outside_of_the_working_folder_and_the_reference_solution(tmp_path):
     write_harbor(
         tmp_path / "far",

@@ -18,6 +18,7 @@ from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.scoring.grade import grade
 from treadle.scoring.scorers import CheckScorer
+from treadle.tasks.foreign.harbor_folder import read_folder
 from treadle.testbed import oracle_for
 from treadle.trajectory.run_verification import verify_run
 
@@ -134,6 +135,15 @@ async def test_rewards_are_joined_as_harbor_does(
     run = await play(write_steps(tmp_path, changes))
     assert run.reward == pytest.approx(reward)
     assert told(run).startswith(why)
+
+
+def test_the_tests_of_a_step_have_its_time_limit_and_not_that_of_the_task(tmp_path: Path) -> None:
+    limits = "[agent]\ntimeout_sec = 7\n[verifier]\ntimeout_sec = 8\n"
+    steps = "".join([f"[[steps]]\nname = '{name}'\n" for name in ("first", "second", "third")])
+    write_steps(tmp_path, {"task.toml": f"{limits}{steps}verifier.timeout_sec = 9\n"})
+    turns = read_folder(tmp_path / "odd")
+    assert [turn.seconds("verifier", "", 600.0) for turn in turns] == [600.0, 600.0, 9.0]
+    assert [turn.seconds("agent", "", 600.0) for turn in turns] == [7.0, 7.0, 7.0]
 
 
 @pytest.mark.parametrize(("line", "reward"), [("", 0.9), ("exit 1\n", 0.5)])

@@ -38,7 +38,7 @@ _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")
 _ETC_NETWORK = ("ssl/certs", "pki", "ca-certificates", "resolv.conf")
 _MADE_UP = {
-    "passwd": f"agent:x:{INNER_ID}:{INNER_ID}::/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+    "passwd": f"agent:x:{INNER_ID}:{INNER_ID}::HOME:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
     "group": f"agent:x:{INNER_ID}:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
@@ -186,11 +186,16 @@ def _mountable(folder: str) -> str:
     return folder
 
 
-def make_etc(root: Path) -> None:
-    """Write the files of `/etc` that a sandbox gets into the subfolder `etc` of `root`."""
+def make_etc(root: Path, home: str = WRITABLE["tmp"]) -> None:
+    """Write the files of `/etc` that a sandbox gets into the subfolder `etc` of `root`.
+
+    `home` is the home folder of the user, also for programs that do not read the variable HOME; one that
+    `/etc/passwd` cannot contain counts as the default.
+    """
+    home = WRITABLE["tmp"] if set(":\n") & set(home) else home
     for name, text in _MADE_UP.items():
         path = root / "etc" / name
-        path.write_text(text)
+        path.write_text(text.replace("HOME", home))
         path.chmod(0o644)
 
 

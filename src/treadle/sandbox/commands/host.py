@@ -137,7 +137,7 @@ class HostFolder:
             )
         owner = OUTER_ID if commands.is_protected and is_root() else None
         self._root = make_root(FOLDERS if image is None else (*FOLDERS, *LAYER), owner)
-        make_etc(self._root)
+        make_etc(self._root, commands.variables.get("HOME", WRITABLE["tmp"]))
         self._folder = RunFolder(self._root / "work", owner, None if image is None else Path(image.folder))
         self._is_spoiled = False
         self._lock = new_lock()

@@ -258,11 +258,17 @@ def _show(instruction: str) -> str:
 
 
 def _merge(settings: Mapping[str, Json], step: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the settings of a step: its own, and else those of its task."""
+    """Return the settings of a step: its own, and else those of its task.
+
+    The tests of a named step do not have the task's time limit. Source: Harbor 0.26, where `VerifierConfig`, and
+    so that of a step, has a default of its own.
+    """
     made = dict(settings)
     for name in ("agent", "verifier"):
-        own, general = step.get(name), settings.get(name) or {}
+        own, general = step.get(name) or {}, settings.get(name) or {}
         if isinstance(own, dict) and isinstance(general, dict):
+            if step.get("name") and name == "verifier":
+                general = {key: value for key, value in general.items() if key != "timeout_sec"}
             if own.get("environment"):  # it decides on the mode, unless the step names one
                 general = {**general, "environment_mode": "separate"}
             env = [given.get("env") or {} for given in (general, own)]
