@@ -167,9 +167,9 @@ echo 1 > /logs/verifier/reward.txt
     ("text", "reward"),
     [
         ('{"reward": 0.25, "other": 9}', 0.25),
-        ("0.5", 0.5),
+        ("0.5", "wrote a reward that is no number, '0.5'"),
         ('{"a": 1, "b": 0}', 0.5),
-        ("true", 1.0),
+        ("true", "wrote a reward that is no number, 'true'"),
         ("NaN", "wrote a reward that is no number, 'NaN'"),
         ("{}", "wrote a reward that is no number, '{}'"),
         ('"x"', "wrote a reward that is no number, '\"x\"'; the end of their output: great"),

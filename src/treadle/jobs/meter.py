@@ -29,6 +29,8 @@ _UNKNOWN_TEXT = "the cost of an answer is unknown, so the limit max_cost_usd of 
 _CHARS_PER_TOKEN = 3
 _MIN_OUTPUT_TOKENS = 500
 """The least number of tokens that an answer is expected to have."""
+_SHORT_SECONDS = 2.0
+"""A wait for another attempt that is no longer goes on when the work is to stop."""
 
 
 class _Need(Struct):
@@ -79,7 +81,8 @@ class JobMeter:
         """The function to call with the name of a model, an error of its server, and the delay before the next
         attempt in seconds."""
         self.stop = asyncio.Event()
-        """Set when the work is to stop: no request that has failed is sent again, and no wait for that goes on."""
+        """Set when the work is to stop: what is in flight is finished, and no longer waits for a server that fails
+        again and again, or says that it will be busy for long."""
         self.seconds_before = 0.0
         """How long earlier processes worked."""
         self._now = now
@@ -142,7 +145,7 @@ class JobMeter:
 
         The tokens and the cost that it may need are reserved first. If a request fits only when the requests in
         flight use less than they have reserved, it waits for them. Raises: `LimitReachedError` at a limit, and
-        in place of another attempt once the work is to stop.
+        in place of another attempt that is not soon once the work is to stop.
         """
         has_limits = self._is_limited or self.limits.max_seconds is not None
         need = await self._reserve(model, request) if has_limits else _NOTHING
@@ -155,6 +158,8 @@ class JobMeter:
                 tell(error, attempt, delay_seconds)
             self._lose(error, need)
             self.on_failure(model.name, error, delay_seconds)
+            if delay_seconds <= _SHORT_SECONDS:
+                return
             if self.stop.is_set():
                 raise _explain_stop(str(error)) from error
             waits.append(asyncio.ensure_future(self._end_wait(scope, delay_seconds)))
