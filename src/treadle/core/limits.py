@@ -35,7 +35,7 @@ class Spent(Struct, gc=False):
     external tools; in runs from before version 2.8, also those."""
     refused_calls: int = 0
     """Calls that were not run because `max_tool_calls` was reached or the turn ended."""
-    refused_steps: set[int] = set()
+    refused_steps: frozenset[int] = frozenset()
     """The steps with such calls, since the program that uses the run last made a call."""
     calls_by_tool: dict[str, int] = {}
     """Calls of each tool that has a limit of calls in a turn."""
@@ -93,12 +93,12 @@ def count_call(state: "State", result: ToolResult) -> None:
     spent, kind = state.turn.spent, result.error_kind
     if kind is not None and kind is ToolErrorKind.NOT_RUN:
         spent.refused_calls += 1
-        spent.refused_steps.add(spent.steps)
+        spent.refused_steps |= {spent.steps}
     elif kind is None or (kind is not ToolErrorKind.REFUSED and kind is not ToolErrorKind.OVER_LIMIT):
         if is_counted(state, result.name):
             spent.tool_calls += 1
         else:
-            spent.refused_steps.clear()
+            spent.refused_steps = frozenset()
         if result.name in state.call_limits:
             spent.calls_by_tool[result.name] = spent.calls_by_tool.get(result.name, 0) + 1
         if kind is not None and kind is ToolErrorKind.RETRY:
