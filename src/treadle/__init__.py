@@ -1,8 +1,7 @@
 """Treadle runs tool-using LLM agents; every run is a durable, replayable, training-ready trajectory."""
 
-TYPE_CHECKING = (
-    False  # the module typing would take longest of what a Ctrl-C can meet before the command begins
-)
+# Not imported from `typing`: that would take longest of what a Ctrl-C can meet before a command begins.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from treadle.agent.agent import Agent as Agent
     from treadle.agent.run_stream import RunStream as RunStream
